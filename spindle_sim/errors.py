@@ -1,0 +1,64 @@
+"""Every error that a user can cause, as one tree; a broken invariant is an assert instead.
+
+SpindleError               exit 1
+├── UsageError             exit 2: a flag or an argument is wrong
+├── InputError             exit 3: a file (workload, cluster, plan, profile) is wrong
+│   └── PlanError          exit 3: a plan of another version or shape, or one that breaks a rule
+└── InfeasibleError        exit 4: the input is right, but no plan for it exists
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+__all__ = ["InfeasibleError", "InputError", "PlanError", "Problem", "SpindleError", "UsageError"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One mistake in an input: where it is, what was found, what to do."""
+
+    message: str
+    source: str = ""  # file name, or what stands for it
+    line: int | None = None
+    path: str = ""  # dotted path of the field, "tasks[0].flows[1].source"
+
+    def __str__(self) -> str:
+        place = self.source
+        if self.line is not None:
+            place = f"{place}:{self.line}"
+        return ": ".join(part for part in (place, self.path, self.message) if part)
+
+
+class SpindleError(Exception):
+    """A user's mistake or limit, with every problem that was found."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, *problems: Problem | str) -> None:
+        self.problems = tuple(
+            Problem(message=problem) if isinstance(problem, str) else problem
+            for problem in problems
+        )
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class UsageError(SpindleError):
+    """A flag or an argument has a wrong value."""
+
+    exit_code = 2
+
+
+class InputError(SpindleError):
+    """A file is missing, malformed or contradicts itself."""
+
+    exit_code = 3
+
+
+class PlanError(InputError):
+    """A plan has another version or shape, or breaks a rule that every plan keeps."""
+
+
+class InfeasibleError(SpindleError):
+    """The input is valid, but no plan for it exists: memory or devices are short."""
+
+    exit_code = 4

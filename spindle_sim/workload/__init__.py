@@ -1,0 +1,34 @@
+"""WHAT is trained: operators, modules, tasks and their data flows."""
+
+from spindle_sim.workload.cost import Attention, Gemm, OperatorCost, Sharding
+from spindle_sim.workload.graph import OperatorNode, operator_graph
+from spindle_sim.workload.model import Block, DataFlow, Module, ModuleUse, Task, Workload
+from spindle_sim.workload.operators import (
+    ContrastiveLoss,
+    Custom,
+    Embedding,
+    Operator,
+    Projection,
+    TransformerLayer,
+)
+
+__all__ = [
+    "Attention",
+    "Block",
+    "ContrastiveLoss",
+    "Custom",
+    "DataFlow",
+    "Embedding",
+    "Gemm",
+    "Module",
+    "ModuleUse",
+    "Operator",
+    "OperatorCost",
+    "OperatorNode",
+    "Projection",
+    "Sharding",
+    "Task",
+    "TransformerLayer",
+    "Workload",
+    "operator_graph",
+]

@@ -1,0 +1,82 @@
+"""What one operator costs on one sample: products, attention, memory traffic, kernels, bytes kept.
+
+Device-free: how long it takes on a GPU is the estimator's business (`spindle_sim.estimate`).
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["Attention", "Gemm", "OperatorCost", "Sharding"]
+
+
+class Sharding(StrEnum):
+    """How tensor parallelism splits the weight of a matrix product."""
+
+    NONE = "none"  # every rank computes it whole
+    COLUMN = "column"  # the output width is divided
+    ROW = "row"  # the inner width is divided, the output is summed over the ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemm:
+    """`count` equal products (rows x inner) @ (inner x columns) for one sample.
+
+    Rows of all samples of a device are computed together: b samples make one product of b * rows.
+    """
+
+    rows: int
+    inner: int
+    columns: int
+    count: int = 1
+    sharding: Sharding = Sharding.NONE
+
+    @property
+    def flops(self) -> float:
+        """FLOP for one sample, 2 per multiply-add."""
+        return 2.0 * self.rows * self.inner * self.columns * self.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Scaled dot-product attention of one sample, without its projections.
+
+    `causal` kernels skip half of the square; FLOP are counted in full, as models.csv and most
+    published model FLOP figures do.
+    """
+
+    queries: int
+    keys: int
+    heads: int
+    head_width: int
+    causal: bool = False
+    count: int = 1
+
+    @property
+    def flops(self) -> float:
+        """FLOP for one sample: two products of queries x keys x (heads * head_width)."""
+        return 4.0 * self.queries * self.keys * self.heads * self.head_width * self.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCost:
+    """The forward cost of one operator on one sample; all sizes in bytes, bf16 activations.
+
+    Backward costs follow from it: the gradient of the input and that of the weight cost one
+    forward each in products.
+    """
+
+    gemms: tuple[Gemm, ...] = ()
+    attentions: tuple[Attention, ...] = ()
+    traffic_bytes: float = 0.0  # memory traffic of everything that is no product or attention
+    kernels: int = 1  # kernels launched by one forward, whatever the batch
+    output_bytes: float = 0.0  # the data flow to the next operator
+    saved_bytes: float = 0.0  # kept for the backward, the part that tensor parallelism divides
+    saved_replicated_bytes: float = 0.0  # kept for the backward whole on each tensor-parallel rank
+    reduced_bytes: float = 0.0  # all-reduced in the forward (again in the backward) where tp > 1
+    reductions: int = 0  # number of those all-reduces
+    gathered_bytes: float = 0.0  # all-gathered over the data-parallel ranks (coupled losses)
+
+    @property
+    def flops(self) -> float:
+        """Model FLOP of one forward of one sample."""
+        return sum(gemm.flops for gemm in self.gemms) + sum(a.flops for a in self.attentions)
