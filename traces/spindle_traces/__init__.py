@@ -1,0 +1,1 @@
+"""Data with provenance: device models, measured times, profiles. Files only, no code."""
