@@ -1,0 +1,158 @@
+"""Candidate sets of a stage (Alg. 1, lines 3-4): which MetaOps run side by side, on how many devices.
+
+`Propose_Candidate_Set` and `Extend_Resources_If_Needed` are one step here: MetaOps climb from one
+valid allocation to the next while devices are free, the one first whose step shortens the remaining
+optimum most for each device it takes. A step is worth price * rate gained, the price of an operator
+being dC*/dL_m; so a full candidate set of bi-point tuples loses nothing against C*, and what would
+be left idle extends the MetaOps whose remaining time weighs most.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from spindle_sim.planner.allocate import Malleable, Relaxation
+
+__all__ = ["Candidate", "LevelProblem", "propose"]
+
+Floats = npt.NDArray[np.float64]
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """All steps from one allocation on a MetaOp's hull to the next, of all MetaOps of a level."""
+
+    metaop: npt.NDArray[np.int64]
+    target: npt.NDArray[np.int64]  # the allocation it leads to
+    rate_per_device: Floats
+
+    @classmethod
+    def of(cls, metaops: Sequence[Malleable]) -> "Steps":
+        """List the steps."""
+        rows = [
+            (m, n1, (r1 - r0) / (n1 - n0))
+            for m, metaop in enumerate(metaops)
+            for (n0, r0), (n1, r1) in pairwise(metaop.hull)
+        ]
+        owner, target, rate = zip(*rows, strict=True)
+        return cls(np.array(owner), np.array(target), np.array(rate))
+
+
+Candidate = tuple[int, ...]  # devices of each MetaOp of the level, 0 where it doesn't run
+
+
+@dataclass(frozen=True, slots=True)
+class LevelProblem:
+    """The MetaOps of one MetaLevel and what every step of the search looks up."""
+
+    metaops: tuple[Malleable, ...]
+    num_devices: int
+    relaxation: Relaxation = field(repr=False)
+    steps: Steps = field(repr=False)
+    times_s: tuple[dict[int, float], ...] = field(repr=False)  # by allocation
+    switch_s: tuple[float, ...]  # moving a MetaOp's data to another device group
+
+    @classmethod
+    def of(
+        cls, metaops: Sequence[Malleable], num_devices: int, switch_s: Sequence[float] | None = None
+    ) -> "LevelProblem":
+        """Prepare the level."""
+        return cls(
+            tuple(metaops),
+            num_devices,
+            Relaxation.of(metaops, num_devices),
+            Steps.of(metaops),
+            tuple(dict(zip(m.allocations, m.times_s, strict=True)) for m in metaops),
+            tuple(switch_s or (0.0,) * len(metaops)),
+        )
+
+
+def propose(
+    problem: LevelProblem,
+    remaining: Floats,
+    running: Candidate,
+    *,
+    rng: np.random.Generator,
+    num_perturbed: int,
+) -> list[Candidate]:
+    """Give distinct candidate sets for the next stage, the most promising ones first.
+
+    `remaining` are operators left (real, shape (M,)), `running` the devices of the stage before.
+    """
+    optimum_s = float(problem.relaxation.optimum(remaining))
+    prices = problem.relaxation.prices(remaining, optimum_s)
+    alive = [m for m in range(len(remaining)) if remaining[m] > 1e-9]
+    # Where one MetaOp dominates, all others have price 0: they still have to be done, so each
+    # keeps a price that falls with what remains of it.
+    floor = 1e-3 * float(prices.max()) if len(alive) else 0.0
+    prices = np.maximum(prices, floor)
+    kept = tuple(n if remaining[m] > 1e-9 else 0 for m, n in enumerate(running))
+    found = [
+        _climb(problem, prices, alive, start=kept),
+        _climb(problem, prices, alive),
+    ]
+    by_time = sorted(alive, key=lambda m: -_remaining_s(problem, remaining, m))
+    for count in (1, 2, 3, 4, 6):
+        if count < len(alive):
+            found.append(_climb(problem, prices, by_time[:count]))
+    for m in by_time[1:4]:
+        found.append(_climb(problem, prices, [m]))
+    for _ in range(num_perturbed):
+        noisy = prices * np.exp(rng.normal(0.0, 0.3, len(prices)))
+        found.append(_climb(problem, noisy, alive))
+    found.append(_climb(problem, prices * _weights(problem, remaining, alive), alive))
+    return list(dict.fromkeys(found))
+
+
+def _climb(
+    problem: LevelProblem, prices: Floats, members: Iterable[int], start: Candidate | None = None
+) -> Candidate:
+    chosen = list(start) if start is not None else [0] * len(problem.metaops)
+    free = problem.num_devices - sum(chosen)
+    allowed = set(members)
+    steps = problem.steps
+    order = np.argsort(-prices[steps.metaop] * steps.rate_per_device, kind="stable").tolist()
+    metaops, targets = steps.metaop.tolist(), steps.target.tolist()
+    for step in order:
+        m, n = metaops[step], targets[step]
+        if chosen[m] < n <= chosen[m] + free and m in allowed:
+            free -= n - chosen[m]
+            chosen[m] = n
+            if not free:
+                return tuple(chosen)
+    return _extend(problem, prices, chosen, allowed)
+
+
+def _extend(
+    problem: LevelProblem, prices: Floats, chosen: list[int], allowed: set[int]
+) -> Candidate:
+    """Give what is left idle to valid allocations that the hull's steps pass over."""
+    free = problem.num_devices - sum(chosen)
+    while True:
+        best, best_gain, best_n = -1, 0.0, 0
+        for m in sorted(allowed):
+            times, now = problem.times_s[m], chosen[m]
+            for n, time_s in times.items():
+                if now < n <= now + free:
+                    gain = float(prices[m]) * (1.0 / time_s - (1.0 / times[now] if now else 0.0))
+                    if gain > best_gain * (1 + 1e-12):
+                        best, best_gain, best_n = m, gain, n
+        if best < 0:
+            return tuple(chosen)
+        free -= best_n - chosen[best]
+        chosen[best] = best_n
+
+
+def _weights(problem: LevelProblem, remaining: Floats, alive: Sequence[int]) -> Floats:
+    # Longest remaining time first: what is left for the end is then short and easy to align.
+    weights = np.ones(len(remaining))
+    longest = max(_remaining_s(problem, remaining, m) for m in alive)
+    for m in alive:
+        weights[m] = 0.25 + _remaining_s(problem, remaining, m) / longest
+    return weights
+
+
+def _remaining_s(problem: LevelProblem, remaining: Floats, m: int) -> float:
+    return float(remaining[m]) * problem.metaops[m].times_s[0]

@@ -1,0 +1,219 @@
+"""The stage scheduler (section 3.4): Alg. 1 for one MetaLevel, with lookahead.
+
+A stage is a candidate set (`propose`) run for a time span (`_spans`) that lets members end
+together. Alg. 1 takes the first one it thinks of; here the few best partial schedules are kept,
+judged by the time spent so far plus the Theorem 1 optimum of what remains, so that a stage is
+taken when it loses least against C*. Operators are whole: a MetaOp that goes on with the same
+allocation in the next stage carries on within an operator, one that stops or changes completes it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from spindle_sim.planner.allocate import Malleable
+from spindle_sim.planner.propose import Candidate, LevelProblem, propose
+
+__all__ = ["Run", "SearchEffort", "schedule_level"]
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """`num_ops` operators of a MetaOp on `num_devices` devices, in one stage of the level."""
+
+    id: str
+    stage: int
+    num_devices: int
+    num_ops: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchEffort:
+    """How many partial schedules are kept and how many alternatives each tries."""
+
+    num_buckets: int = 24
+    width: int = 3
+    num_perturbed: int = 3
+    num_spans: int = 6
+
+
+@dataclass(slots=True)
+class _Partial:
+    elapsed_s: float
+    bound_s: float
+    remaining: Floats
+    running: Candidate
+    stages: tuple[tuple[Candidate, tuple[float, ...]], ...]  # devices, operators done (real)
+
+
+def schedule_level(
+    metaops: Sequence[Malleable],
+    num_devices: int,
+    *,
+    switch_s: Sequence[float] | None = None,
+    effort: SearchEffort | None = None,
+    rng: np.random.Generator | None = None,
+) -> tuple[Run, ...]:
+    """Give the stages of one MetaLevel, every operator of every MetaOp in exactly one run."""
+    effort = effort or SearchEffort()
+    rng = rng or np.random.default_rng(0)
+    problem = LevelProblem.of(metaops, num_devices, switch_s)
+    counts = np.array([float(metaop.num_ops) for metaop in metaops])
+    optimum_s = float(problem.relaxation.optimum(counts))
+    idle: Candidate = (0,) * len(metaops)
+    buckets: list[list[_Partial]] = [[] for _ in range(effort.num_buckets)]
+    buckets[0].append(_Partial(0.0, optimum_s, counts, idle, ()))
+    done: list[_Partial] = []
+    for index in range(effort.num_buckets):
+        # A stage may be too short to leave its bucket: the bucket is worked off until it is empty.
+        while buckets[index]:
+            kept = sorted(buckets[index], key=lambda p: p.bound_s)[: effort.width]
+            buckets[index] = []
+            for partial in kept:
+                for child in _expand(problem, partial, effort, rng):
+                    if not child.remaining.any():
+                        done.append(child)
+                        continue
+                    progress = child.elapsed_s / child.bound_s
+                    place = min(int(progress * effort.num_buckets), effort.num_buckets - 1)
+                    buckets[max(place, index)].append(child)
+    best = min(done, key=lambda p: p.bound_s)
+    return _whole_runs(problem, best)
+
+
+def _expand(
+    problem: LevelProblem, partial: _Partial, effort: SearchEffort, rng: np.random.Generator
+) -> list[_Partial]:
+    candidates = propose(
+        problem,
+        partial.remaining,
+        partial.running,
+        rng=rng,
+        num_perturbed=effort.num_perturbed,
+    )
+    finished: list[_Partial] = []
+    children: list[tuple[_Partial, Candidate, Floats, float]] = []
+    for candidate in candidates:
+        base = _change_over(problem, partial, candidate)
+        if not base.remaining.any():  # completing what was in hand completed everything
+            finished.append(replace(base, bound_s=base.elapsed_s))
+            continue
+        rates = _rates(problem, candidate)
+        for span_s in _spans(base.remaining, rates, effort.num_spans):
+            done = np.minimum(base.remaining, rates * span_s)
+            done = np.where(base.remaining - done < 1e-7, base.remaining, done)
+            children.append((base, candidate, done, span_s))
+    if not children:
+        return finished
+    left = np.array([base.remaining - done for base, _, done, _ in children])
+    ahead = problem.relaxation.optimum(left)
+    return finished + [
+        _Partial(
+            base.elapsed_s + span_s,
+            base.elapsed_s + span_s + float(ahead[i]),
+            left[i],
+            candidate,
+            (*base.stages, (candidate, tuple(done))),
+        )
+        for i, (base, candidate, done, span_s) in enumerate(children)
+    ]
+
+
+def _change_over(problem: LevelProblem, partial: _Partial, candidate: Candidate) -> _Partial:
+    """Round the operators of MetaOps that stop or change, and charge what that costs.
+
+    An operator at least half done is completed, and the next stage waits for the slowest; one less
+    than half done isn't begun. Members that carry on use the wait. Moving data is charged by the
+    share of devices that wait for it.
+    """
+    remaining, running = partial.remaining, partial.running
+    delay_s, moved_s = 0.0, 0.0
+    rounded: dict[int, float] = {}
+    for m, n in enumerate(running):
+        if candidate[m] and candidate[m] != n and remaining[m] > 0:
+            moved_s += problem.switch_s[m] * candidate[m] / problem.num_devices
+        if n == 0 or n == candidate[m] or remaining[m] <= 0:
+            continue
+        fraction = float(remaining[m] - np.floor(remaining[m] + 1e-7))
+        if fraction <= 1e-7:
+            continue
+        if fraction <= 0.5:  # so much is left of the operator in hand
+            delay_s = max(delay_s, fraction * problem.times_s[m][n])
+            rounded[m] = float(np.floor(remaining[m]))
+        else:
+            rounded[m] = float(np.ceil(remaining[m]))
+    if not rounded and not moved_s:
+        return partial
+    new = remaining.copy()
+    done = list(partial.stages[-1][1]) if partial.stages else []
+    for m, count in rounded.items():
+        done[m] += float(remaining[m]) - count
+        new[m] = count
+    if delay_s:
+        for m, n in enumerate(candidate):
+            if n and n == running[m]:
+                more = min(float(new[m]), delay_s / problem.times_s[m][n])
+                done[m] += more
+                new[m] -= more
+    stages = partial.stages
+    if stages:
+        stages = (*stages[:-1], (stages[-1][0], tuple(done)))
+    elapsed_s = partial.elapsed_s + delay_s + moved_s
+    return _Partial(elapsed_s, partial.bound_s, new, running, stages)
+
+
+def _rates(problem: LevelProblem, candidate: Candidate) -> Floats:
+    return np.array(
+        [1.0 / problem.times_s[m][n] if n else 0.0 for m, n in enumerate(candidate)]
+    )
+
+
+def _spans(remaining: Floats, rates: Floats, num_spans: int) -> list[float]:
+    """Give time spans worth trying (Alg. 1, line 5): to the end of a member, or of an operator."""
+    members = np.flatnonzero((rates > 0) & (remaining > 0))
+    ends = np.sort(remaining[members] / rates[members])
+    if not len(ends):
+        return []
+    shortest = float(ends[0])
+    spans = [float(end) for end in ends[: max(2, num_spans // 2)]]
+    # Operator ends of the members, spread over the time until the first member is through.
+    for share in np.linspace(0.25, 0.9, num_spans - num_spans // 2):
+        m = members[int(np.argmax(remaining[members] / rates[members]))]
+        first = float(remaining[m] - np.floor(remaining[m] + 1e-7)) or 1.0
+        steps = max(0.0, np.floor((share * shortest * rates[m]) - first))
+        spans.append((first + steps) / float(rates[m]))
+    unique = sorted({span for span in spans if span > 0})
+    return [span for i, span in enumerate(unique) if i == 0 or span > unique[i - 1] * (1 + 1e-9)]
+
+
+def _whole_runs(problem: LevelProblem, best: _Partial) -> tuple[Run, ...]:
+    """Turn real operator counts of consecutive stages into whole ones with the same sums.
+
+    Within a run of stages of equal allocation the cumulative count is rounded, so that every
+    operator is in the stage in which most of it is done.
+    """
+    runs: list[Run] = []
+    for m, metaop in enumerate(problem.metaops):
+        cumulative, given = 0.0, 0
+        for stage, (candidate, done) in enumerate(best.stages):
+            if not candidate[m] or done[m] <= 0:
+                continue
+            cumulative += done[m]
+            last = stage == len(best.stages) - 1 or best.stages[stage + 1][0][m] != candidate[m]
+            whole = round(cumulative) if last else int(np.floor(cumulative + 0.5))
+            if whole > given:
+                runs.append(
+                    Run(
+                        id=metaop.id,
+                        stage=stage,
+                        num_devices=candidate[m],
+                        num_ops=whole - given,
+                    )
+                )
+                given = whole
+        assert given == metaop.num_ops, f"{metaop.id}: {given} of {metaop.num_ops} scheduled"
+    return tuple(sorted(runs, key=lambda run: (run.stage, -run.num_devices)))
