@@ -14,21 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from spindle_sim.planner.allocate import Malleable
+from spindle_sim.planner.lanes import Run
 from spindle_sim.planner.propose import Candidate, LevelProblem, propose
 
-__all__ = ["Run", "SearchEffort", "schedule_level"]
+__all__ = ["SearchEffort", "schedule_level"]
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """`num_ops` operators of a MetaOp on `num_devices` devices, in one stage of the level."""
-
-    id: str
-    stage: int
-    num_devices: int
-    num_ops: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +30,7 @@ class SearchEffort:
     width: int = 3
     num_perturbed: int = 3
     num_spans: int = 6
+    num_results: int = 12
 
 
 @dataclass(slots=True)
@@ -57,8 +49,11 @@ def schedule_level(
     switch_s: Sequence[float] | None = None,
     effort: SearchEffort | None = None,
     rng: np.random.Generator | None = None,
-) -> tuple[Run, ...]:
-    """Give the stages of one MetaLevel, every operator of every MetaOp in exactly one run."""
+) -> list[tuple[Run, ...]]:
+    """Give the best schedules found for one MetaLevel, the most promising first.
+
+    In each, every operator of every MetaOp is in exactly one run; stages count from 0.
+    """
     effort = effort or SearchEffort()
     rng = rng or np.random.default_rng(0)
     problem = LevelProblem.of(metaops, num_devices, switch_s)
@@ -81,8 +76,9 @@ def schedule_level(
                     progress = child.elapsed_s / child.bound_s
                     place = min(int(progress * effort.num_buckets), effort.num_buckets - 1)
                     buckets[max(place, index)].append(child)
-    best = min(done, key=lambda p: p.bound_s)
-    return _whole_runs(problem, best)
+    done.sort(key=lambda p: p.bound_s)
+    schedules = dict.fromkeys(_whole_runs(problem, p) for p in done[: 2 * effort.num_results])
+    return list(schedules)[: effort.num_results]
 
 
 def _expand(
@@ -181,8 +177,8 @@ def _spans(remaining: Floats, rates: Floats, num_spans: int) -> list[float]:
     shortest = float(ends[0])
     spans = [float(end) for end in ends[: max(2, num_spans // 2)]]
     # Operator ends of the members, spread over the time until the first member is through.
-    for share in np.linspace(0.25, 0.9, num_spans - num_spans // 2):
-        m = members[int(np.argmax(remaining[members] / rates[members]))]
+    m = members[int(np.argmax(remaining[members] / rates[members]))]
+    for share in (0.25, 0.5, 0.8)[: num_spans - len(spans)]:
         first = float(remaining[m] - np.floor(remaining[m] + 1e-7)) or 1.0
         steps = max(0.0, np.floor((share * shortest * rates[m]) - first))
         spans.append((first + steps) / float(rates[m]))

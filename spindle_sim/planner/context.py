@@ -1,0 +1,124 @@
+"""What a strategy plans with: the MetaGraph, the scaling curves and the settings in force."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from spindle_sim.cluster import Cluster
+from spindle_sim.estimate import Estimator, ScalingCurve
+from spindle_sim.planner.allocate import Malleable
+from spindle_sim.planner.metagraph import DraftSlice, MetaGraph
+from spindle_sim.workload import Workload
+
+__all__ = ["Context", "Settings", "Strategy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is decided before allocation, mostly to fit the memory.
+
+    `tp` is the tensor-parallel degree of each module (one degree for one parameter set);
+    `recompute` the MetaOps that keep only their operators' inputs; `rounds` the tasks that are
+    trained one group after another, where a strategy lets that be chosen.
+    """
+
+    tp: tuple[tuple[str, int], ...]
+    zero1: bool = False
+    recompute: frozenset[str] = frozenset()
+    rounds: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Everything that a strategy reads; nothing in it changes but the memory of `curves`."""
+
+    workload: Workload
+    cluster: Cluster
+    graph: MetaGraph
+    estimator: Estimator
+    settings: Settings
+    seed: int = 0
+    _tp: dict[str, int] = field(init=False, repr=False)
+    _times: dict[tuple[str, int], dict[int, float]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Index the tensor-parallel degrees."""
+        object.__setattr__(self, "_tp", dict(self.settings.tp))
+        object.__setattr__(self, "_times", {})
+
+    def tp(self, metaop: str) -> int:
+        """Give the tensor-parallel degree of a MetaOp."""
+        return self._tp[self.graph.nodes[metaop].metaop.module]
+
+    def curve(self, metaop: str) -> ScalingCurve:
+        """Give the scaling curve of a MetaOp under the settings."""
+        node = self.graph.nodes[metaop]
+        return self.estimator.curve(
+            node.operator,
+            node.metaop.backward,
+            tp=self.tp(metaop),
+            recompute=metaop in self.settings.recompute,
+        )
+
+    def times_s(self, metaop: str, num_devices: int | None = None) -> dict[int, float]:
+        """Give T_m(n), forward and backward of one operator, for useful n up to `num_devices`.
+
+        An allocation that is no faster than a smaller one is left out.
+        """
+        limit = num_devices or self.cluster.num_devices
+        key = (metaop, limit)
+        if key not in self._times:
+            curve = self.curve(metaop)
+            useful: dict[int, float] = {}
+            best = float("inf")
+            for n in curve.allocations:
+                if n <= limit and curve.time_s(n) < best * (1 - 1e-9):
+                    best = useful[n] = curve.time_s(n)
+            self._times[key] = useful
+        return self._times[key]
+
+    def malleable(self, metaop: str) -> Malleable:
+        """Give a MetaOp as the allocator sees it."""
+        times = self.times_s(metaop)
+        return Malleable(
+            id=metaop,
+            num_ops=self.graph.nodes[metaop].metaop.num_ops,
+            allocations=tuple(times),
+            times_s=tuple(times.values()),
+        )
+
+    def draft(  # noqa: PLR0913 - the fields of a draft, all by name
+        self,
+        metaop: str,
+        *,
+        num_devices: int,
+        stage: int,
+        round_index: int = 0,
+        first_op: int = 0,
+        num_ops: int | None = None,
+        devices: tuple[int, ...] | None = None,
+    ) -> DraftSlice:
+        """Give a draft slice under the settings; all operators where `num_ops` is left out."""
+        count = self.graph.nodes[metaop].metaop.num_ops - first_op if num_ops is None else num_ops
+        return DraftSlice(
+            metaop=metaop,
+            first_op=first_op,
+            num_ops=count,
+            round=round_index,
+            stage=stage,
+            num_devices=num_devices,
+            tp=self.tp(metaop),
+            recompute=metaop in self.settings.recompute,
+            devices=devices,
+        )
+
+    def metaops_of(self, task: str) -> tuple[str, ...]:
+        """Give the MetaOps of a task in topological order."""
+        return tuple(m for m, node in self.graph.nodes.items() if node.metaop.task == task)
+
+
+class Strategy(Protocol):
+    """Decides allocation, order and (some strategies) devices; placement and the rest are shared."""
+
+    def __call__(self, context: Context) -> tuple[DraftSlice, ...]:
+        """Give the drafts of one iteration, in order of round and stage."""
+        ...

@@ -1,0 +1,96 @@
+"""How a schedule without device names plays out: devices as interchangeable lanes.
+
+Used to tell apart schedules that look alike before placement. A MetaOp that goes on with as many
+devices keeps its lanes; another takes those that are free first. Nothing waits for a stage's end.
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["Lanes", "Run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """`num_ops` operators of a MetaOp on `num_devices` devices, in one stage of its level."""
+
+    id: str
+    stage: int
+    num_devices: int
+    num_ops: int
+
+
+@dataclass(slots=True)
+class Lanes:
+    """When each device is free, and when each MetaOp ended last."""
+
+    free_s: list[float]
+    ends_s: dict[str, float] = field(default_factory=dict)
+    held: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def idle(cls, num_devices: int) -> "Lanes":
+        """Give lanes that are all free at time 0."""
+        return cls([0.0] * num_devices)
+
+    @property
+    def makespan_s(self) -> float:
+        """When the last lane is free."""
+        return max(self.free_s)
+
+    def after(
+        self,
+        runs: Iterable[Run],
+        times_s: Mapping[str, Mapping[int, float]],
+        predecessors: Mapping[str, Sequence[str]],
+    ) -> "Lanes":
+        """Give the lanes after these runs, by stage; `times_s` are T_m(n) by MetaOp and n."""
+        lanes = Lanes(list(self.free_s), dict(self.ends_s), dict(self.held))
+        stage: list[Run] = []
+        for run in runs:
+            if stage and run.stage != stage[0].stage:
+                lanes._run_stage(stage, times_s, predecessors)
+                stage = []
+            stage.append(run)
+        if stage:
+            lanes._run_stage(stage, times_s, predecessors)
+        return lanes
+
+    def _run_stage(
+        self,
+        stage: Sequence[Run],
+        times_s: Mapping[str, Mapping[int, float]],
+        predecessors: Mapping[str, Sequence[str]],
+    ) -> None:
+        taken: set[int] = set()
+        changed: list[Run] = []
+        for run in stage:
+            held = self.held.get(run.id, ())
+            if len(held) == run.num_devices and taken.isdisjoint(held):
+                taken.update(held)
+                self._place(run, held, times_s, predecessors)
+            else:
+                changed.append(run)
+        open_lanes = [(s, d) for d, s in enumerate(self.free_s) if d not in taken]
+        heapq.heapify(open_lanes)
+        for run in sorted(changed, key=lambda r: -r.num_devices * r.num_ops):
+            lanes = tuple(heapq.heappop(open_lanes)[1] for _ in range(run.num_devices))
+            self._place(run, lanes, times_s, predecessors)
+
+    def _place(
+        self,
+        run: Run,
+        lanes: tuple[int, ...],
+        times_s: Mapping[str, Mapping[int, float]],
+        predecessors: Mapping[str, Sequence[str]],
+    ) -> None:
+        ready_s = self.ends_s.get(run.id, 0.0)
+        for predecessor in predecessors.get(run.id, ()):
+            ready_s = max(ready_s, self.ends_s.get(predecessor, 0.0))
+        start_s = max(ready_s, max(self.free_s[d] for d in lanes))
+        end_s = start_s + run.num_ops * times_s[run.id][run.num_devices]
+        for d in lanes:
+            self.free_s[d] = end_s
+        self.ends_s[run.id] = end_s
+        self.held[run.id] = lanes

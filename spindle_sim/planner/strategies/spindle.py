@@ -1,0 +1,112 @@
+"""Spindle (section 3): allocation and stages for all tasks' operators together, level by level."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from spindle_sim.planner.context import Context
+from spindle_sim.planner.lanes import Lanes, Run
+from spindle_sim.planner.metagraph import DraftSlice, MetaNode
+from spindle_sim.planner.schedule import SearchEffort, schedule_level
+
+__all__ = ["merge_levels", "spindle"]
+
+# Above this many MetaOps x devices the search keeps fewer partial schedules, so that planning time
+# stays in seconds.
+LARGE_LEVEL = 4096
+
+
+def spindle(context: Context) -> tuple[DraftSlice, ...]:
+    """Plan all tasks of a round jointly; there is one round unless the memory asks for more."""
+    rounds = context.settings.rounds or (tuple(t.name for t in context.workload.tasks),)
+    drafts: list[DraftSlice] = []
+    for index, tasks in enumerate(rounds):
+        drafts += merge_levels(context, tasks, round_index=index)
+    return tuple(drafts)
+
+
+def merge_levels(
+    context: Context, tasks: Sequence[str], *, round_index: int
+) -> tuple[DraftSlice, ...]:
+    """Schedule each MetaLevel of these tasks and merge them one after the other (section 3.4)."""
+    chosen = set(tasks)
+    predecessors = {m: node.metaop.predecessors for m, node in context.graph.nodes.items()}
+    lanes = Lanes.idle(context.cluster.num_devices)
+    drafts: list[DraftSlice] = []
+    stage = 0
+    for level in range(context.graph.num_levels):
+        nodes = [n for n in context.graph.level(level) if n.metaop.task in chosen]
+        if not nodes:
+            continue
+        runs, lanes = _schedule(context, nodes, lanes, predecessors)
+        drafts += _drafts(context, runs, stage, round_index)
+        stage += 1 + max(run.stage for run in runs)
+    return tuple(drafts)
+
+
+def _schedule(
+    context: Context,
+    nodes: Sequence[MetaNode],
+    lanes: Lanes,
+    predecessors: dict[str, tuple[str, ...]],
+) -> tuple[tuple[Run, ...], Lanes]:
+    """Give the level's schedule that plays out best after what went before, and its lanes."""
+    num_devices = context.cluster.num_devices
+    metaops = [context.malleable(node.metaop.id) for node in nodes]
+    times = {metaop.id: context.times_s(metaop.id) for metaop in metaops}
+    candidates = schedule_level(
+        metaops,
+        num_devices,
+        switch_s=[_switch_s(context, node) for node in nodes],
+        effort=_effort(len(nodes), num_devices),
+        rng=np.random.default_rng(context.seed),
+    )
+    played = [(lanes.after(runs, times, predecessors), runs) for runs in candidates]
+    best, runs = min(played, key=lambda pair: (pair[0].makespan_s, len(pair[1])))
+    return runs, best
+
+
+def _effort(num_metaops: int, num_devices: int) -> SearchEffort:
+    if num_metaops * num_devices <= LARGE_LEVEL:
+        return SearchEffort()
+    return SearchEffort(num_buckets=16, width=1, num_perturbed=1, num_spans=4, num_results=3)
+
+
+def _switch_s(context: Context, node: MetaNode) -> float:
+    """Estimate the seconds that a MetaOp's samples take to another device group and back.
+
+    Half of the samples move, each device at its share of the slowest link that the whole cluster
+    needs.
+    """
+    cluster, metaop = context.cluster, node.metaop
+    share = max(context.times_s(metaop.id))
+    bandwidth = cluster.gpu.collective_bandwidth_bytes_per_s
+    if share > cluster.island_size:
+        bandwidth = min(
+            bandwidth,
+            cluster.nic_bandwidth_bytes_per_s * cluster.nics_per_node / cluster.devices_per_node,
+        )
+    directions = 2 if metaop.backward in ("full", "input_only") else 1
+    moved_bytes = 0.5 * metaop.batch * metaop.output_bytes / share
+    return directions * moved_bytes / bandwidth
+
+
+def _drafts(
+    context: Context, runs: Sequence[Run], first_stage: int, round_index: int
+) -> list[DraftSlice]:
+    begun: dict[str, int] = {}
+    drafts = []
+    for run in runs:
+        first = begun.get(run.id, 0)
+        begun[run.id] = first + run.num_ops
+        drafts.append(
+            context.draft(
+                run.id,
+                num_devices=run.num_devices,
+                stage=first_stage + run.stage,
+                round_index=round_index,
+                first_op=first,
+                num_ops=run.num_ops,
+            )
+        )
+    return drafts

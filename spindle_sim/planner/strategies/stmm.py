@@ -1,0 +1,19 @@
+"""Spindle-STMM (section 5.1, after DistMM): each multi-modal task planned for itself, one by one.
+
+Aware of heterogeneity within a task (its encoders side by side, each with the devices it needs),
+not among tasks.
+"""
+
+from spindle_sim.planner.context import Context
+from spindle_sim.planner.metagraph import DraftSlice
+from spindle_sim.planner.strategies.spindle import merge_levels
+
+__all__ = ["stmm"]
+
+
+def stmm(context: Context) -> tuple[DraftSlice, ...]:
+    """Plan each task with Spindle's own allocator and scheduler on all devices, in a round each."""
+    drafts: list[DraftSlice] = []
+    for index, task in enumerate(context.workload.tasks):
+        drafts += merge_levels(context, (task.name,), round_index=index)
+    return tuple(drafts)

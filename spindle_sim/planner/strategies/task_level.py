@@ -1,0 +1,77 @@
+"""What the task-level strategies share: a task as a whole has devices and runs its MetaOps in order.
+
+A task on n devices runs each MetaOp on the fastest valid allocation up to n.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from spindle_sim.planner.context import Context
+from spindle_sim.planner.metagraph import DraftSlice
+
+__all__ = ["pack", "run_tasks", "smallest", "task_time_s", "useful_sizes"]
+
+
+def task_time_s(context: Context, task: str, num_devices: int) -> float:
+    """Give a task's completion time T^(c)(n): its MetaOps one after the other, seconds."""
+    return sum(
+        min(context.times_s(m, num_devices).values()) * context.graph.nodes[m].metaop.num_ops
+        for m in context.metaops_of(task)
+    )
+
+
+def smallest(context: Context, task: str) -> int:
+    """Give the fewest devices on which every MetaOp of the task is valid."""
+    return max(min(context.times_s(m)) for m in context.metaops_of(task))
+
+
+def useful_sizes(context: Context, task: str) -> tuple[int, ...]:
+    """Give the numbers of devices, ascending, at which the task gets faster."""
+    least = smallest(context, task)
+    sizes = {n for m in context.metaops_of(task) for n in context.times_s(m)}
+    return tuple(sorted(n for n in sizes | {least} if n >= least))
+
+
+def pack(context: Context, sizes: Sequence[tuple[str, int]]) -> list[tuple[str, tuple[int, ...]]]:
+    """Give each task a run of devices: side by side while they fit, else on the least loaded.
+
+    The order of `sizes` is kept on every device.
+    """
+    num_devices = context.cluster.num_devices
+    load_s = [0.0] * num_devices
+    placed = []
+    for task, size in sizes:
+        # Aligned where possible, so that a group of an island's size is one island.
+        starts = range(0, num_devices - size + 1)
+        start = min(starts, key=lambda d: (max(load_s[d : d + size]), d % size != 0, d))
+        devices = tuple(range(start, start + size))
+        end_s = max(load_s[start : start + size]) + task_time_s(context, task, size)
+        for d in devices:
+            load_s[d] = end_s
+        placed.append((task, devices))
+    return placed
+
+
+def run_tasks(
+    context: Context, placed: Sequence[tuple[str, tuple[int, ...]]]
+) -> tuple[DraftSlice, ...]:
+    """Run tasks on their devices; those that share a device take turns, a round each."""
+    rounds: dict[int, int] = defaultdict(int)
+    drafts = []
+    for task, devices in placed:
+        index = max(rounds[d] for d in devices)
+        for d in devices:
+            rounds[d] = index + 1
+        for stage, metaop in enumerate(context.metaops_of(task)):
+            times = context.times_s(metaop, len(devices))
+            size = min(times, key=lambda n: (times[n], n))
+            drafts.append(
+                context.draft(
+                    metaop,
+                    num_devices=size,
+                    stage=stage,
+                    round_index=index,
+                    devices=devices[:size],
+                )
+            )
+    return tuple(sorted(drafts, key=lambda draft: (draft.round, draft.stage)))
