@@ -7,10 +7,22 @@ SpindleError               exit 1
 └── InfeasibleError        exit 4: the input is right, but no plan for it exists
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import ClassVar
 
-__all__ = ["InfeasibleError", "InputError", "PlanError", "Problem", "SpindleError", "UsageError"]
+__all__ = [
+    "InfeasibleError",
+    "InputError",
+    "PlanError",
+    "Problem",
+    "SpindleError",
+    "UsageError",
+    "suggestion",
+]
+
+_LISTED_NAMES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +60,11 @@ class UsageError(SpindleError):
     exit_code = 2
 
 
-class InputError(SpindleError):
-    """A file is missing, malformed or contradicts itself."""
+class InputError(SpindleError, ValueError):
+    """A file is missing, malformed or contradicts itself.
+
+    A `ValueError` too, so that a validator which calls our constructors collects it with the rest.
+    """
 
     exit_code = 3
 
@@ -62,3 +77,15 @@ class InfeasibleError(SpindleError):
     """The input is valid, but no plan for it exists: memory or devices are short."""
 
     exit_code = 4
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Give "did you mean 'a100'?" for the nearest known word, else the list of known words."""
+    names = sorted(known)
+    lowered = {name.lower(): name for name in names}
+    near = get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {lowered[near[0]]!r}?"
+    if len(names) > _LISTED_NAMES:
+        names = [*names[:_LISTED_NAMES], "..."]
+    return f"known are: {', '.join(names)}" if names else "none is known here"

@@ -1,4 +1,4 @@
-"""Quantities as users write them ("400Gb/s", "80GiB", "312TFLOPS") to numbers in SI units, and back.
+"""Quantities as users write them ("400Gb/s", "80GiB") to numbers in SI units, and back.
 
 Bits and bytes, decimal and binary multiples are told apart; a bare number is refused, since
 "400" could mean either. Numbers out: bytes, bytes per second, FLOP per second, seconds.

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from spindle_sim.errors import InputError
 
-__all__ = ["Cluster", "Gpu"]
+__all__ = ["MAX_DEVICES", "Cluster", "Gpu"]
+
+MAX_DEVICES = 16_384  # far above what planning is made for: a slip of the finger, not a cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,12 @@ class Cluster:
         """Check that the counts fit together."""
         if min(self.num_nodes, self.devices_per_node, self.island_size, self.nics_per_node) < 1:
             raise InputError(f"cluster {self.name!r}: every count must be at least 1")
+        if self.num_devices > MAX_DEVICES:
+            raise InputError(
+                f"cluster {self.name!r}: {self.num_devices:,} devices"
+                f" ({self.num_nodes:,} nodes of {self.devices_per_node:,}) are more than the"
+                f" {MAX_DEVICES:,} that can be planned for"
+            )
         if self.devices_per_node % self.island_size:
             raise InputError(
                 f"cluster {self.name!r}: island_size ({self.island_size}) must divide"

@@ -11,8 +11,10 @@ from spindle_sim.workload.operators import (
     Projection,
     TransformerLayer,
 )
+from spindle_sim.workload.zoo.catalogue import BUILTIN_WORKLOADS, builtin_workload
 
 __all__ = [
+    "BUILTIN_WORKLOADS",
     "Attention",
     "Block",
     "ContrastiveLoss",
@@ -30,5 +32,6 @@ __all__ = [
     "Task",
     "TransformerLayer",
     "Workload",
+    "builtin_workload",
     "operator_graph",
 ]

@@ -1,6 +1,7 @@
-"""The unified computation graph G = (V, E) of section 3: a node an operator, an edge a data flow."""
+"""The unified computation graph G = (V, E) of section 3: operators joined by data flows."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import networkx as nx
 
@@ -71,7 +72,7 @@ def operator_graph(workload: Workload) -> "nx.DiGraph[str]":
         for use in task.uses:
             nodes = _nodes(workload, task, use)
             graph.add_nodes_from((node.id, {"operator": node}) for node in nodes)
-            for source, target in zip(nodes, nodes[1:], strict=False):
+            for source, target in pairwise(nodes):
                 graph.add_edge(source.id, target.id, bytes=_flow_bytes(source))
             ends[use.name] = nodes[0], nodes[-1]
         for flow in task.flows:

@@ -90,7 +90,7 @@ class DataFlow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One training task: its global batch in an iteration, the modules it activates, their flows."""
+    """One training task: its global batch in an iteration, its module uses, their flows."""
 
     name: str
     batch_size: int

@@ -228,9 +228,7 @@ class Projection:
         source = float(BYTES_PER_ELEMENT * tokens * self.inner)
         return OperatorCost(
             gemms=(
-                Gemm(
-                    rows=tokens, inner=self.inner, columns=self.columns, sharding=Sharding.COLUMN
-                ),
+                Gemm(rows=tokens, inner=self.inner, columns=self.columns, sharding=Sharding.COLUMN),
             ),
             traffic_bytes=2 * source * bool(self.norm_width) + (5 * output if self.logits else 0.0),
             kernels=2 + 2 * bool(self.norm_width) + 4 * self.logits,
@@ -289,6 +287,7 @@ class Custom:
     parameters: int
     sharded_parameters: int = 0
     gemms: tuple[Gemm, ...] = ()
+    attentions: tuple[Attention, ...] = ()
     traffic_bytes: float = 0.0
     kernels: int = 4
     output_bytes: float = 0.0
@@ -306,6 +305,7 @@ class Custom:
         del tokens, context_tokens, batch_size
         return OperatorCost(
             gemms=self.gemms,
+            attentions=self.attentions,
             traffic_bytes=self.traffic_bytes,
             kernels=self.kernels,
             output_bytes=self.output_bytes,
