@@ -1,0 +1,65 @@
+"""What each device holds of the parameters: which operators' weights, and who else has them.
+
+Read off the slices, not off the plan's parameter groups, so that a plan of another tool needs to
+state nothing twice.
+"""
+
+from dataclasses import dataclass
+
+from spindle_sim.plan import MetaOp, Plan
+
+__all__ = ["Holding", "holdings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """Parameters on one device, in numbers of parameters.
+
+    `stepped` is what its optimizer updates: with ZeRO stage 1 a device steps its part of each group
+    only.
+    """
+
+    trained: float = 0.0
+    frozen: float = 0.0
+    stepped: float = 0.0
+
+    @property
+    def state_bytes(self) -> float:
+        """Weights and gradients in bf16; float32 master weights and two Adam moments."""
+        return 2 * (self.trained + self.frozen) + 2 * self.trained + 12 * self.stepped
+
+
+def holdings(plan: Plan) -> dict[int, Holding]:
+    """Give what each device with a slice holds; operators of a shared module count once."""
+    metaops = plan.metaop_by_id()
+    sizes: dict[int, dict[tuple[str, int], tuple[MetaOp, int]]] = {}
+    for item in plan.slices:
+        metaop = metaops[item.metaop]
+        for device in item.devices:
+            held = sizes.setdefault(device, {})
+            for index in range(item.first_op, item.first_op + item.num_ops):
+                held.setdefault((metaop.parameter_set, index), (metaop, item.tp))
+    members = _members(plan) if plan.zero1 else {}
+    found: dict[int, Holding] = {}
+    for device, held in sorted(sizes.items()):
+        trained = frozen = stepped = 0.0
+        for (name, index), (metaop, tp) in held.items():
+            size = metaop.parameters - metaop.sharded_parameters + metaop.sharded_parameters / tp
+            if metaop.frozen:
+                frozen += size
+                continue
+            trained += size
+            stepped += size / members.get((device, name, index), 1)
+        found[device] = Holding(trained=trained, frozen=frozen, stepped=stepped)
+    return found
+
+
+def _members(plan: Plan) -> dict[tuple[int, str, int], int]:
+    """Give the size of the parameter group of each device and operator."""
+    return {
+        (device, part.parameter_set, index): len(group.devices)
+        for group in plan.parameter_groups
+        for part in group.parameter_sets
+        for index in range(part.first_op, part.first_op + part.num_ops)
+        for device in group.devices
+    }

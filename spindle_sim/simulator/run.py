@@ -1,0 +1,184 @@
+"""One iteration of a plan on simpy: sets the stage, lets time pass, gives the timeline."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import simpy
+from simpy.events import Event
+
+from spindle_sim.errors import UsageError
+from spindle_sim.estimate import Estimator
+from spindle_sim.plan import Plan
+from spindle_sim.plan.schedule import Operation, operation_order, schedule
+from spindle_sim.simulator.collectives import all_reduce_demand
+from spindle_sim.simulator.holdings import holdings
+from spindle_sim.simulator.links import Links
+from spindle_sim.simulator.memory import MemoryTrack
+from spindle_sim.simulator.network import Network
+from spindle_sim.simulator.record import Record
+from spindle_sim.simulator.steps import World, run_flow, run_operation, run_optimizer, run_sync
+from spindle_sim.simulator.sync import sync_steps
+from spindle_sim.simulator.transfers import Transfers
+from spindle_sim.timeline import Phase, Timeline
+
+__all__ = ["SimulatorBackend", "simulate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatorBackend:
+    """The simulator as a backend, with its options."""
+
+    overlap_sync: bool = False
+    jitter: float = 0.0
+    seed: int = 0
+    network: bool = True
+    name: str = "simulator"
+
+    def run(self, plan: Plan) -> Timeline:
+        """Give what happened in one simulated iteration."""
+        return simulate(
+            plan,
+            overlap_sync=self.overlap_sync,
+            jitter=self.jitter,
+            seed=self.seed,
+            network=self.network,
+        )
+
+
+def simulate(
+    plan: Plan,
+    *,
+    overlap_sync: bool = False,
+    jitter: float = 0.0,
+    seed: int = 0,
+    network: bool = True,
+) -> Timeline:
+    """Replay one iteration of a valid plan, whoever made it.
+
+    `overlap_sync` lets a parameter group synchronize as soon as its gradients are complete, beside
+    the backward. `jitter` multiplies every compute duration by lognormal noise of that sigma, drawn
+    from `seed`. Without `network` transfers and collectives are free. Same arguments, same result
+    to the bit.
+
+    Raises:
+        UsageError: `jitter` is negative.
+        PlanError: order and flows of the plan form a cycle.
+    """
+    if not jitter >= 0:
+        raise UsageError(f"jitter is {jitter}; give 0 (none) or more, such as 0.05")
+    world = _world(plan, network=network)
+    order = operation_order(plan)
+    noise = _noise(len(order) + plan.cluster.num_devices, jitter, seed)
+    last = _start_operations(world, order, noise[: len(order)])
+    synced = _start_syncs(world, overlap=overlap_sync)
+    _start_optimizers(world, last, synced, noise[len(order) :])
+    world.env.run()
+    assert all(event.processed for event in world.done.values()), "an operation never ran"
+    return Timeline(
+        backend="simulator",
+        num_devices=plan.cluster.num_devices,
+        spans=world.record.spans(),
+        memory=tuple(
+            sample for device in sorted(world.memory) for sample in world.memory[device].samples
+        ),
+    )
+
+
+def _world(plan: Plan, *, network: bool) -> World:
+    env = simpy.Environment()
+    links = Links(cluster=plan.cluster)
+    record = Record()
+    fluid = Network(env, links.capacities)
+    held = holdings(plan)
+    return World(
+        env=env,
+        plan=plan,
+        metaops=plan.metaop_by_id(),
+        slices=plan.slice_by_id(),
+        network=fluid if network else None,
+        transfers=Transfers(env, links, fluid, record),
+        record=record,
+        memory={
+            device: MemoryTrack(device, holding.state_bytes) for device, holding in held.items()
+        },
+        done={operation: env.event() for operation in operation_order(plan)},
+        holdings=held,
+    )
+
+
+def _noise(count: int, jitter: float, seed: int) -> list[float]:
+    if not jitter:
+        return [1.0] * count
+    return [float(x) for x in np.random.default_rng(seed).lognormal(0.0, jitter, count)]
+
+
+def _start_operations(
+    world: World, order: Sequence[Operation], noise: Sequence[float]
+) -> dict[int, Event]:
+    """Start a process for each operation and flow; give the last operation's end per device."""
+    waits: dict[Operation, dict[Event, None]] = {operation: {} for operation in order}
+    last: dict[int, Event] = {}
+    for operation in order:
+        for device in world.plan.slices[operation.slice_index].devices:
+            if device in last:
+                waits[operation][last[device]] = None
+            last[device] = world.done[operation]
+    _start_flows(world, waits)
+    for operation, factor in zip(order, noise, strict=True):
+        item = world.plan.slices[operation.slice_index]
+        duration_s = (item.backward_s if operation.backward else item.forward_s) * factor
+        world.env.process(run_operation(world, operation, tuple(waits[operation]), duration_s))
+    return last
+
+
+def _start_flows(world: World, waits: dict[Operation, dict[Event, None]]) -> None:
+    index_of = {item.id: index for index, item in enumerate(world.plan.slices)}
+    for flow in world.plan.flows:
+        source, target = index_of[flow.source_slice], index_of[flow.target_slice]
+        ways = [(source, target, Phase.FORWARD)]
+        if flow.gradient:
+            ways.append((target, source, Phase.BACKWARD))
+        for giver, taker, phase in ways:
+            given = Operation(slice_index=giver, backward=phase is Phase.BACKWARD)
+            taken = Operation(slice_index=taker, backward=phase is Phase.BACKWARD)
+            if given in world.done and taken in world.done:
+                arrived = world.env.event()
+                waits[taken][arrived] = None
+                world.env.process(run_flow(world, flow, phase, world.done[given], arrived))
+
+
+def _start_syncs(world: World, *, overlap: bool) -> dict[int, Event]:
+    """Start a process for each group; give the last group's end per device."""
+    estimator = Estimator(world.plan.cluster)
+    links = world.transfers.links
+    last: dict[int, Event] = {}
+    for step in sync_steps(world.plan, schedule(world.plan), overlap=overlap):
+        group = step.group
+        waits = {world.done[operation]: None for operation in step.after}
+        waits |= {last[device]: None for device in group.devices if device in last}
+        finished = world.env.event()
+        demand = all_reduce_demand(estimator, links, group.bytes, group.devices)
+        world.env.process(
+            run_sync(
+                world,
+                group.devices,
+                demand,
+                tuple(waits),
+                size_bytes=group.bytes,
+                finished=finished,
+            )
+        )
+        last |= dict.fromkeys(group.devices, finished)
+    return last
+
+
+def _start_optimizers(
+    world: World, last: dict[int, Event], synced: dict[int, Event], noise: Sequence[float]
+) -> None:
+    estimator = Estimator(world.plan.cluster)
+    for device, holding in world.holdings.items():
+        if holding.stepped:
+            waits = [last[device], *([synced[device]] if device in synced else [])]
+            duration_s = estimator.optimizer_step_s(holding.stepped) * noise[device]
+            world.env.process(run_optimizer(world, device, waits, duration_s))

@@ -1,0 +1,101 @@
+"""The processes of one iteration: forward and backward of each slice, synchronization, optimizer.
+
+Each is a short story of what it waits for and how long it lasts; nothing waits for anything else.
+"""
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+
+import simpy
+from simpy.events import Event
+
+from spindle_sim.plan import Flow, MetaOp, Plan, Slice
+from spindle_sim.plan.schedule import Operation
+from spindle_sim.simulator.holdings import Holding
+from spindle_sim.simulator.memory import MemoryTrack, slice_activation_bytes
+from spindle_sim.simulator.network import Demand, Network
+from spindle_sim.simulator.record import Record
+from spindle_sim.simulator.transfers import Boundary, Transfers
+from spindle_sim.timeline import Phase
+
+__all__ = ["Story", "World", "run_flow", "run_operation", "run_optimizer", "run_sync"]
+
+Story = Generator[Event, object, None]
+
+
+@dataclass(slots=True)
+class World:
+    """What the processes of one run share; `done` has an event for each operation."""
+
+    env: simpy.Environment
+    plan: Plan
+    metaops: dict[str, MetaOp]
+    slices: dict[str, Slice]
+    network: Network | None  # None: transfers and collectives are free
+    transfers: Transfers
+    record: Record
+    memory: dict[int, MemoryTrack]
+    done: dict[Operation, Event]
+    holdings: dict[int, Holding]
+
+
+def run_operation(
+    world: World, operation: Operation, waits: Iterable[Event], duration_s: float
+) -> Story:
+    """Compute one forward or backward on all devices of its slice, once all `waits` are over."""
+    item = world.plan.slices[operation.slice_index]
+    metaop = world.metaops[item.metaop]
+    yield world.env.all_of(waits)
+    started_s = world.env.now
+    kept_bytes = slice_activation_bytes(item, metaop)
+    keeps = Operation(slice_index=operation.slice_index, backward=True) in world.done
+    if keeps and not operation.backward:
+        for device in item.devices:
+            world.memory[device].keep(started_s, kept_bytes)
+    yield world.env.timeout(duration_s)
+    if operation.backward:
+        for device in item.devices:
+            world.memory[device].free(world.env.now)
+    phase = Phase.BACKWARD if operation.backward else Phase.FORWARD
+    world.record.operation(item, metaop, phase, started_s, end_s=world.env.now)
+    world.done[operation].succeed()
+
+
+def run_flow(world: World, flow: Flow, phase: Phase, ready: Event, arrived: Event) -> Story:
+    """Move activations forward, or gradients back, as soon as they are there."""
+    yield ready
+    source, target = world.slices[flow.source_slice], world.slices[flow.target_slice]
+    if phase is Phase.BACKWARD:
+        source, target = target, source
+    if world.network is not None:
+        task = world.metaops[source.metaop].task
+        yield world.transfers.start(
+            Boundary(source=source, target=target, size_bytes=flow.bytes, phase=phase, task=task)
+        )
+    arrived.succeed()
+
+
+def run_sync(
+    world: World,
+    devices: tuple[int, ...],
+    demand: Demand | None,
+    waits: Iterable[Event],
+    *,
+    size_bytes: float,
+    finished: Event,
+) -> Story:
+    """All-reduce the gradients of one parameter group once all of its devices have come to it."""
+    yield world.env.all_of(waits)
+    started_s = world.env.now
+    if world.network is not None and demand is not None:
+        yield world.network.transmit([demand])
+        world.record.sync(devices, started_s, world.env.now, size_bytes)
+    finished.succeed()
+
+
+def run_optimizer(world: World, device: int, waits: Iterable[Event], duration_s: float) -> Story:
+    """Step the optimizer of one device once all of its gradients are synchronized."""
+    yield world.env.all_of(waits)
+    started_s = world.env.now
+    yield world.env.timeout(duration_s)
+    world.record.optimizer(device, started_s, world.env.now)
