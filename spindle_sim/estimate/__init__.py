@@ -2,5 +2,6 @@
 
 from spindle_sim.estimate.curve import ScalingCurve
 from spindle_sim.estimate.estimator import Estimator
+from spindle_sim.estimate.memory import activation_bytes, state_bytes, working_bytes
 
-__all__ = ["Estimator", "ScalingCurve"]
+__all__ = ["Estimator", "ScalingCurve", "activation_bytes", "state_bytes", "working_bytes"]

@@ -1,0 +1,66 @@
+"""HOW LARGE: bytes that a device holds for states (parameters, gradients, Adam) and activations.
+
+Mixed precision as usual: bf16 parameters and gradients (2 + 2 bytes), float32 master copy and two
+Adam moments (12 bytes). The planner (ahead) and the simulator (over time) both count with these.
+"""
+
+from spindle_sim.plan import Backward, MetaOp
+
+__all__ = [
+    "GRADIENT_BYTES",
+    "OPTIMIZER_BYTES",
+    "PARAMETER_BYTES",
+    "activation_bytes",
+    "shard_parameters",
+    "state_bytes",
+    "working_bytes",
+]
+
+PARAMETER_BYTES = 2.0
+GRADIENT_BYTES = 2.0
+OPTIMIZER_BYTES = 12.0
+
+
+def shard_parameters(metaop: MetaOp, tp: int) -> float:
+    """Give the parameters of one operator that one tensor-parallel rank holds."""
+    return metaop.parameters - metaop.sharded_parameters * (1.0 - 1.0 / tp)
+
+
+def state_bytes(metaop: MetaOp, *, tp: int = 1, optimizer_shards: int = 1) -> float:
+    """Give the bytes of states of ONE operator of the MetaOp on one device.
+
+    `optimizer_shards` is the size of the parameter group where ZeRO-1 is on, else 1. A frozen
+    operator has parameters only.
+    """
+    parameters = shard_parameters(metaop, tp)
+    if metaop.frozen:
+        return PARAMETER_BYTES * parameters
+    return parameters * (PARAMETER_BYTES + GRADIENT_BYTES + OPTIMIZER_BYTES / optimizer_shards)
+
+
+def activation_bytes(
+    metaop: MetaOp,
+    *,
+    num_ops: int,
+    dp: int,
+    tp: int = 1,
+    recompute: bool = False,
+    first_op: int = 0,
+) -> float:
+    """Give the bytes that one device keeps of a slice from its forward until its backward.
+
+    With `recompute` each operator keeps its input only. A MetaOp without backward keeps nothing.
+    """
+    if metaop.backward is Backward.NONE:
+        return 0.0
+    samples = metaop.batch / dp
+    if recompute:
+        first = metaop.input_bytes if first_op == 0 else metaop.output_bytes
+        return samples * (first + (num_ops - 1) * metaop.output_bytes)
+    return samples * num_ops * (metaop.saved_bytes / tp + metaop.saved_replicated_bytes)
+
+
+def working_bytes(metaop: MetaOp, *, dp: int, tp: int = 1) -> float:
+    """Give what recomputing ONE operator of a slice holds for the time of its backward."""
+    samples = metaop.batch / dp
+    return samples * (metaop.saved_bytes / tp + metaop.saved_replicated_bytes)

@@ -1,0 +1,161 @@
+"""Settings before allocation: tensor parallelism, ZeRO-1, recomputation, rounds, to fit the memory.
+
+The paper tunes these by hand for every system (section 5.1, protocols). Here each choice is judged
+by the Theorem 1 optimum that it leaves, from totals over the cluster; whether a device really holds
+its share shows in placement, which asks for more recomputation where it doesn't.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from spindle_sim.cluster import Cluster
+from spindle_sim.estimate import activation_bytes, state_bytes
+from spindle_sim.planner.allocate import Relaxation
+from spindle_sim.planner.context import Context, Settings
+from spindle_sim.planner.metagraph import MetaGraph, MetaNode
+from spindle_sim.workload import Workload
+
+__all__ = ["Choice", "choose", "degrees", "level_optima_s", "recompute_order"]
+
+# A model whose states take less of a device than this is trained without tensor parallelism and
+# with whole optimizer states on each device, as it would be by hand.
+SMALL_STATES = 0.35
+# States may take this much of a device: the rest is for activations.
+LARGEST_STATES = 0.8
+# Activations are never spread quite evenly over the devices.
+BALANCE = 0.9
+# Modules whose states take less of a device than this gain nothing from tensor parallelism.
+SMALL_MODULE = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Settings with the optimum that they leave (inf where they can't fit)."""
+
+    settings: Settings
+    optimum_s: float
+
+
+def degrees(workload: Workload, graph: MetaGraph, cluster: Cluster) -> Iterator[Settings]:
+    """Give tensor-parallel degrees and ZeRO-1 worth considering, the least intrusive first."""
+    whole = Settings(tp=tuple((module.name, 1) for module in workload.modules))
+    if _states(graph, cluster, whole) <= SMALL_STATES * cluster.usable_memory_bytes:
+        yield whole
+        return
+    fitting = False
+    for tp in (1, 2, 4, 8):
+        if tp > cluster.island_size or cluster.island_size % tp:
+            continue
+        for zero1 in (False, True):
+            settings = replace(whole, tp=_degrees(workload, graph, cluster, tp), zero1=zero1)
+            if _states(graph, cluster, settings) <= LARGEST_STATES * cluster.usable_memory_bytes:
+                fitting = True
+                yield settings
+    if not fitting:  # a device can't hold the whole model: placement has to spread it
+        largest = max(tp for tp in (1, 2, 4, 8) if cluster.island_size % tp == 0)
+        yield replace(whole, tp=_degrees(workload, graph, cluster, largest), zero1=True)
+
+
+def choose(context: Context, options: Sequence[tuple[tuple[str, ...], ...]]) -> Choice:
+    """Give the best of these ways to form rounds, each with what it has to recompute to fit."""
+    best = Choice(settings=context.settings, optimum_s=float("inf"))
+    for rounds in options:
+        recompute = _recompute(context, rounds)
+        settings = replace(
+            context.settings,
+            rounds=rounds,
+            recompute=frozenset() if recompute is None else recompute,
+        )
+        optimum_s = sum(
+            sum(level_optima_s(replace(context, settings=settings), tasks)) for tasks in rounds
+        )
+        if recompute is None:  # over capacity even so: kept only if nothing else is left
+            optimum_s *= 1e3
+        if optimum_s < best.optimum_s * (1 - 1e-3):
+            best = Choice(settings=settings, optimum_s=optimum_s)
+    return best
+
+
+def level_optima_s(context: Context, tasks: Sequence[str]) -> list[float]:
+    """Give C* of each MetaLevel for these tasks alone (Theorem 1)."""
+    chosen = set(tasks)
+    optima = []
+    for level in range(context.graph.num_levels):
+        nodes = [n for n in context.graph.level(level) if n.metaop.task in chosen]
+        if nodes:
+            metaops = [context.malleable(node.metaop.id) for node in nodes]
+            counts = np.array([float(metaop.num_ops) for metaop in metaops])
+            relaxation = Relaxation.of(metaops, context.cluster.num_devices)
+            optima.append(float(relaxation.optimum(counts)))
+    return optima
+
+
+def recompute_order(context: Context, metaops: Sequence[str]) -> list[str]:
+    """Give MetaOps in the order in which recomputing them costs least time for the bytes it frees."""
+
+    def worth(metaop: str) -> float:
+        node = context.graph.nodes[metaop]
+        seconds = context.curve(metaop).forward_s(min(context.times_s(metaop)))
+        freed = _activations(node, recompute=False) - _activations(node, recompute=True)
+        return freed / max(seconds * node.metaop.num_ops, 1e-12)
+
+    fitting = [m for m in metaops if m not in context.settings.recompute]
+    return sorted((m for m in fitting if worth(m) > 0), key=lambda m: (-worth(m), m))
+
+
+def _recompute(context: Context, rounds: Sequence[Sequence[str]]) -> frozenset[str] | None:
+    cluster = context.cluster
+    states = _states(context.graph, cluster, context.settings)
+    free = cluster.usable_memory_bytes - states
+    chosen: set[str] = set()
+    for tasks in rounds:
+        names = [m for task in tasks for m in context.metaops_of(task)]
+        nodes = [context.graph.nodes[m] for m in names]
+        held = sum(_activations(node, recompute=False) for node in nodes)
+        capacity = BALANCE * cluster.num_devices * free
+        if held <= capacity:
+            continue
+        for metaop in recompute_order(context, names):
+            node = context.graph.nodes[metaop]
+            held -= _activations(node, recompute=False) - _activations(node, recompute=True)
+            chosen.add(metaop)
+            if held <= capacity:
+                break
+        else:
+            return None
+    return frozenset(chosen)
+
+
+def _activations(node: MetaNode, *, recompute: bool) -> float:
+    return activation_bytes(node.metaop, num_ops=node.metaop.num_ops, dp=1, recompute=recompute)
+
+
+def _states(graph: MetaGraph, cluster: Cluster, settings: Settings) -> float:
+    """Give the bytes of states on a device that holds every module."""
+    tp = dict(settings.tp)
+    seen: dict[str, float] = {}
+    for node in graph.nodes.values():
+        metaop = node.metaop
+        degree = tp[metaop.module]
+        group = max(1, cluster.num_devices // degree) if settings.zero1 else 1
+        seen[metaop.parameter_set] = metaop.num_ops * state_bytes(
+            metaop, tp=degree, optimizer_shards=group
+        )
+    return sum(seen.values())
+
+
+def _degrees(
+    workload: Workload, graph: MetaGraph, cluster: Cluster, tp: int
+) -> tuple[tuple[str, int], ...]:
+    """Give the degree to modules that are large enough and can be divided by it."""
+    large = SMALL_MODULE * cluster.usable_memory_bytes
+    divisible: dict[str, bool] = {}
+    for node in graph.nodes.values():
+        heads = getattr(node.operator.operator, "heads", tp)
+        divisible[node.metaop.module] = divisible.get(node.metaop.module, True) and heads % tp == 0
+    return tuple(
+        (module.name, tp if 16 * module.parameters > large and divisible[module.name] else 1)
+        for module in workload.modules
+    )
