@@ -1,16 +1,10 @@
-"""Valid plans without a planner: by hand for examples, at random for properties.
+"""Valid plans without a planner, by hand; `tests/random_plans.py` makes random ones of them."""
 
-`random_plan` makes every decision through `choose`, so that hypothesis (`plans`) and a seeded
-`random.Random` (`seeded_plan`) can both drive it.
-"""
-
-import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import networkx as nx
-from hypothesis import strategies as st
 
 from spindle_sim.cluster import Cluster, Gpu
 from spindle_sim.plan import (
@@ -36,9 +30,6 @@ from spindle_sim.workload import (
     Task,
     Workload,
 )
-
-T = TypeVar("T")
-Choose = Callable[[Sequence[T]], T]
 
 GPU = Gpu(
     name="test-gpu",
@@ -113,7 +104,9 @@ def make_workload(
                 name=name,
                 blocks=(
                     Block(
-                        name="x", operator=_operator(name, parameters, output_bytes), repeat=repeat
+                        name="x",
+                        operator=make_operator(name, parameters, output_bytes),
+                        repeat=repeat,
                     ),
                 ),
                 frozen=name in frozen,
@@ -125,9 +118,7 @@ def make_workload(
                 name=task,
                 batch_size=batch,
                 uses=tuple(ModuleUse(name=name, module=name, tokens=1) for name in chain),
-                flows=tuple(
-                    DataFlow(source=a, target=b) for a, b in zip(chain, chain[1:], strict=False)
-                ),
+                flows=tuple(DataFlow(source=a, target=b) for a, b in pairwise(chain)),
             )
             for task, chain in chains.items()
         ),
@@ -137,7 +128,7 @@ def make_workload(
 def make_plan(
     workload: Workload, cluster: Cluster, parts: Sequence[Part], *, zero1: bool = False
 ) -> Plan:
-    """Give the plan of these slices (ids "s0", "s1", ...), with flows, groups, memory and starts."""
+    """Give the plan of these slices ("s0", "s1", ...), with flows, groups, memory and starts."""
     metaops = make_metaops(workload)
     by_id = {metaop.id: metaop for metaop in metaops}
     slices = tuple(
@@ -230,7 +221,7 @@ def make_flows(metaops: Sequence[MetaOp], slices: Sequence[Slice]) -> tuple[Flow
     flows: list[Flow] = []
     for metaop in metaops:
         own = runs[metaop.id]
-        pairs = list(zip(own, own[1:], strict=False))
+        pairs = list(pairwise(own))
         pairs += [(runs[source][-1], own[0]) for source in metaop.predecessors]
         for source, target in pairs:
             giver = by_id[source.metaop]
@@ -314,136 +305,8 @@ def make_memory(
     return tuple(memory)
 
 
-@dataclass(slots=True)
-class _Dealer:
-    """Deals slices to devices so that stages respect both flows and devices."""
-
-    choose: Choose[int]
-    cluster: Cluster
-    device_stage: dict[int, int] = field(default_factory=dict)
-    parts: list[Part] = field(default_factory=list)
-
-    def deal(self, metaop: MetaOp, tp: int, round_index: int, after_stage: int) -> int:
-        """Split a MetaOp in runs and place each; give the stage of the last."""
-        first_op, stage = 0, after_stage
-        while first_op < metaop.num_ops:
-            num_ops = self.choose(range(1, metaop.num_ops - first_op + 1))
-            most = self.cluster.num_devices // tp
-            dp = self.choose([d for d in range(1, most + 1) if metaop.batch % d == 0])
-            devices = self._devices(dp, tp)
-            stage = 1 + max([stage, *(self.device_stage.get(device, -1) for device in devices)])
-            self.device_stage |= dict.fromkeys(devices, stage)
-            self.parts.append(
-                Part(
-                    metaop=metaop.id,
-                    devices=devices,
-                    first_op=first_op,
-                    num_ops=num_ops,
-                    tp=tp,
-                    stage=stage,
-                    round=round_index,
-                    forward_s=1e-4 * self.choose(range(1, 60)),
-                    backward_s=1e-4 * self.choose(range(1, 90)),
-                    recompute=bool(self.choose((0, 0, 0, 1))),
-                )
-            )
-            first_op += num_ops
-        return stage
-
-    def _devices(self, dp: int, tp: int) -> tuple[int, ...]:
-        # Aligned runs of tp devices never leave an island; data-parallel ranks in any order.
-        runs = self.cluster.num_devices // tp
-        start = self.choose(range(runs))
-        step = self.choose((1, runs - 1)) if runs > 1 else 1
-        picked = [(start + step * rank) % runs for rank in range(dp)]
-        return tuple(run * tp + shard for run in picked for shard in range(tp))
-
-
-def random_plan(choose: Choose[int]) -> Plan:
-    """Give a valid plan of a random workload on a random cluster."""
-    cluster = _random_cluster(choose)
-    workload = _random_workload(choose)
-    metaops = make_metaops(workload)
-    degrees = [tp for tp in (1, 2) if cluster.island_size % tp == 0]
-    tps = {name: choose(degrees) for name in sorted({m.parameter_set for m in metaops})}
-    dealer = _Dealer(choose, cluster)
-    sequential = choose((0, 0, 1))
-    rounds = {task.name: index * sequential for index, task in enumerate(workload.tasks)}
-    stages: dict[str, int] = {}
-    for metaop in metaops:
-        after = max((stages[source] for source in metaop.predecessors), default=-1)
-        stages[metaop.id] = dealer.deal(
-            metaop, tps[metaop.parameter_set], rounds[metaop.task], after
-        )
-    return make_plan(workload, cluster, dealer.parts, zero1=bool(choose((0, 0, 1))))
-
-
-def seeded_plan(seed: int) -> Plan:
-    """Give the random plan of a seed."""
-    return random_plan(random.Random(seed).choice)
-
-
-@st.composite
-def plans(draw: st.DrawFn) -> Plan:
-    """Random valid plans, shrinkable."""
-    return random_plan(lambda options: draw(st.sampled_from(options)))
-
-
-def _random_cluster(choose: Choose[int]) -> Cluster:
-    devices_per_node = choose((1, 2, 4))
-    return make_cluster(
-        choose((1, 2, 3)),
-        devices_per_node,
-        island_size=choose([size for size in (1, 2, 4) if devices_per_node % size == 0]),
-        nics_per_node=choose((1, 2)),
-        nic_efficiency=choose((9, 10)) / 10,
-        oversubscription=choose((1, 1, 2)),
-        latency_s=choose((0, 1, 5)) * 1e-5,
-    )
-
-
-def _random_workload(choose: Choose[int]) -> Workload:
-    modules = tuple(
-        Module(
-            name=f"m{index}",
-            blocks=tuple(
-                Block(
-                    name=f"b{number}",
-                    operator=_operator(
-                        f"m{index}b{number}",
-                        choose((0, 1000, 3_000_000, 20_000_000)),
-                        choose((1000, 1_000_000, 30_000_000)),
-                    ),
-                    repeat=choose((1, 2, 4)),
-                )
-                for number in range(choose((1, 1, 2)))
-            ),
-            frozen=bool(choose((0, 0, 0, 1))),
-        )
-        for index in range(choose((1, 2, 3)))
-    )
-    tasks = []
-    for index in range(choose((1, 2, 3))):
-        uses = [
-            ModuleUse(name=f"u{number}", module=modules[choose(range(len(modules)))].name, tokens=1)
-            for number in range(choose((1, 2, 3)))
-        ]
-        pairs = [(a, b) for b in range(len(uses)) for a in range(b) if choose((0, 1))]
-        tasks.append(
-            Task(
-                name=f"t{index}",
-                batch_size=choose((4, 6, 8, 12)),
-                uses=tuple(uses),
-                flows=tuple(DataFlow(source=f"u{a}", target=f"u{b}") for a, b in pairs),
-            )
-        )
-    used = {use.module for task in tasks for use in task.uses}
-    return Workload(
-        name="random", modules=tuple(m for m in modules if m.name in used), tasks=tuple(tasks)
-    )
-
-
-def _operator(name: str, parameters: int, output_bytes: float) -> Custom:
+def make_operator(name: str, parameters: int, output_bytes: float) -> Custom:
+    """Give an operator half of whose parameters tensor parallelism divides."""
     return Custom(
         name=name,
         parameters=parameters,
