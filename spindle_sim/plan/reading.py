@@ -1,0 +1,203 @@
+"""From the text of a plan document to a `Plan`: JSON, then version, then shape, then ranges.
+
+Every stage reports all that it finds, each with the dotted path of the field.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from typing import Any, NoReturn
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from spindle_sim.errors import InputError, PlanError, Problem
+from spindle_sim.plan.located import located_rule_problems
+from spindle_sim.plan.model import FORMAT_VERSION, Plan
+
+__all__ = ["plan_schema", "read_plan"]
+
+_MAX_PROBLEMS = 50
+_MAX_VALUE_LENGTH = 60
+_SECTIONS = ("metaops", "slices", "flows", "parameter_groups", "memory")
+
+
+def read_plan(text: str, source: str) -> Plan:
+    """Give the plan in `text`.
+
+    Raises:
+        PlanError: with every problem of the first stage that found one.
+    """
+    raw = _decode(text, source)
+    _check_version(raw, source)
+    try:
+        plan = _adapter().validate_json(f"[{text}]", strict=True)[0]
+    except ValidationError as error:
+        problems = _shape_problems(error, raw, source)
+        raise PlanError(*problems) from error
+    except InputError as error:  # raised by the checks of workload and cluster, without a path
+        problems = located_rule_problems(raw, source) or list(error.problems)
+        raise PlanError(*problems) from error
+    _refuse_negative(plan, source)
+    return plan
+
+
+def plan_schema() -> dict[str, Any]:
+    """Give the JSON Schema of a plan document."""
+    schema = _adapter().json_schema()
+    definitions = schema["$defs"]
+    plan = definitions.pop("Plan")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **plan,
+        "title": f"Spindle plan, format {FORMAT_VERSION}",
+        "$defs": definitions,
+    }
+
+
+@cache
+def _adapter() -> TypeAdapter[tuple[Plan, ...]]:
+    # A tuple, since pydantic hands a config down to plain dataclasses only from around them.
+    return TypeAdapter(
+        tuple[Plan, ...], config=ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
+    )
+
+
+def _decode(text: str, source: str) -> dict[str, Any]:
+    if not text.strip():
+        raise PlanError(Problem(source=source, message="is empty; a plan is one JSON object"))
+    duplicates: list[str] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(items)
+        if len(found) < len(items):
+            names = [name for name, _ in items]
+            duplicates.extend(sorted({name for name in names if names.count(name) > 1}))
+        return found
+
+    def constant(name: str) -> NoReturn:
+        message = f"holds {name}, which is no JSON number; every number must be finite"
+        raise PlanError(Problem(source=source, message=message))
+
+    try:
+        raw = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        message = f"is no JSON (column {error.colno}): {error.msg}; is the file whole?"
+        raise PlanError(Problem(source=source, line=error.lineno, message=message)) from error
+    except RecursionError as error:
+        message = "is nested far deeper than any plan"
+        raise PlanError(Problem(source=source, message=message)) from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise PlanError(Problem(source=source, message=f"is no plan: {error}")) from error
+    if duplicates:
+        raise PlanError(
+            *(
+                Problem(source=source, path=name, message="is given twice in one object")
+                for name in duplicates[:_MAX_PROBLEMS]
+            )
+        )
+    if not isinstance(raw, dict):
+        message = f"is a JSON {type(raw).__name__}; a plan is one JSON object"
+        raise PlanError(Problem(source=source, message=message))
+    return raw
+
+
+def _check_version(raw: dict[str, Any], source: str) -> None:
+    if "format_version" not in raw:
+        known = ", ".join(item.name for item in fields(Plan)[:6])
+        message = f"is missing: is this a plan? One begins with the fields {known}, ..."
+        raise PlanError(Problem(source=source, path="format_version", message=message))
+    found = raw["format_version"]
+    parts = found.split(".") if isinstance(found, str) else []
+    if len(parts) != len(FORMAT_VERSION.split(".")) or not all(
+        part.isascii() and part.isdigit() and len(part) < 10  # noqa: PLR2004
+        for part in parts
+    ):
+        message = f'{_shown(found)} is no version; this program reads "{FORMAT_VERSION}"'
+        raise PlanError(Problem(source=source, path="format_version", message=message))
+    major, minor = (int(part) for part in FORMAT_VERSION.split("."))
+    if int(parts[0]) != major:
+        message = (
+            f"{found} is another major version: this program reads {major}.0 to {FORMAT_VERSION};"
+            " make the plan again with `spindle plan`, or use the spindle-sim that wrote it"
+        )
+        raise PlanError(Problem(source=source, path="format_version", message=message))
+    if int(parts[1]) > minor:
+        message = (
+            f"{found} was written by a newer spindle-sim: this one reads {major}.0 to"
+            f" {FORMAT_VERSION}; update spindle-sim, or make the plan again with `spindle plan`"
+        )
+        raise PlanError(Problem(source=source, path="format_version", message=message))
+
+
+def _shape_problems(error: ValidationError, raw: object, source: str) -> list[Problem]:
+    found = error.errors(include_url=False, include_context=False)
+    problems = [
+        Problem(
+            source=source,
+            path=_dotted(item["loc"][1:], raw),
+            message=_message(item["type"], item["msg"], item["input"]),
+        )
+        for item in found[:_MAX_PROBLEMS]
+    ]
+    if len(found) > _MAX_PROBLEMS:
+        message = f"and {len(found) - _MAX_PROBLEMS} more wrong fields"
+        problems.append(Problem(source=source, message=message))
+    return problems
+
+
+def _dotted(location: tuple[int | str, ...], raw: object) -> str:
+    """Give "workload.modules[0].name"; names of union members, which aren't keys, are left out."""
+    path, here = "", raw
+    for position, part in enumerate(location):
+        if isinstance(part, int):
+            path += f"[{part}]"
+            here = here[part] if isinstance(here, list) and part < len(here) else None
+        elif isinstance(here, dict) and part in here:
+            path += f".{part}"
+            here = here[part]
+        elif position == len(location) - 1:
+            path += f".{part}"
+    return path.removeprefix(".")
+
+
+def _message(kind: str, text: str, value: object) -> str:
+    if kind == "missing":
+        return "is missing"
+    if kind == "unexpected_keyword_argument":
+        return f"is no field of a plan (its value is {_shown(value)})"
+    return f"{text[:1].lower()}{text[1:]}, not {_shown(value)}"
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[:_MAX_VALUE_LENGTH]}..."
+
+
+def _refuse_negative(plan: Plan, source: str) -> None:
+    problems = [
+        Problem(source=source, path=path, message=f"must not be negative, not {value}")
+        for path, value in _negatives(plan)
+    ]
+    if problems:
+        raise PlanError(*problems[:_MAX_PROBLEMS])
+
+
+def _negatives(plan: Plan) -> Iterator[tuple[str, float]]:
+    """Give path and value of every negative number outside workload and cluster."""
+    for name in ("optimum_s", "seed"):
+        if getattr(plan, name) < 0:
+            yield name, getattr(plan, name)
+    for section in _SECTIONS:
+        items = getattr(plan, section)
+        kind: Any = type(items[0]) if items else None
+        names = _number_fields(kind) if items else ()
+        for index, item in enumerate(items):
+            for name in names:
+                if getattr(item, name) < 0:
+                    yield f"{section}[{index}].{name}", getattr(item, name)
+
+
+@cache
+def _number_fields(kind: Any) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind) if item.type in (int, float))

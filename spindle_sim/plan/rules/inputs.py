@@ -1,0 +1,68 @@
+"""The plan as a whole: its version, the hashes of its inputs, numbers that are numbers."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+from spindle_sim.plan.document import input_hash
+from spindle_sim.plan.model import FORMAT_VERSION, Plan
+from spindle_sim.plan.rules.subject import Subject
+from spindle_sim.plan.rules.violation import Violation
+
+__all__ = ["check_inputs"]
+
+
+def check_inputs(subject: Subject) -> Iterator[Violation]:
+    """Give what is wrong with version, hashes and numbers."""
+    plan = subject.plan
+    if plan.format_version != FORMAT_VERSION:
+        yield Violation(
+            rule="format-version",
+            ids=(plan.format_version,),
+            message=f"format_version is {plan.format_version!r}, known is {FORMAT_VERSION!r}",
+        )
+    for name in ("workload", "cluster"):
+        stated, found = getattr(plan.inputs, name), input_hash(getattr(plan, name))
+        if stated != found:
+            yield Violation(
+                rule="input-hash",
+                ids=(f"inputs.{name}",),
+                message=f"inputs.{name} is {stated[:12]}..., but the {name} in the plan hashes to"
+                f" {found[:12]}...: it was edited after planning; make the plan again",
+            )
+    for where, name, value in _numbers(plan):
+        if not math.isfinite(value) or value < 0:
+            yield Violation(
+                rule="number",
+                ids=(where,),
+                message=f"{where}: {name} is {value}; it must be finite and not negative",
+            )
+
+
+def _numbers(plan: Plan) -> Iterator[tuple[str, str, float]]:
+    yield "plan", "optimum_s", plan.optimum_s
+    sections: tuple[tuple[str, tuple[object, ...]], ...] = (
+        ("metaop", plan.metaops),
+        ("slice", plan.slices),
+        ("flow", plan.flows),
+        ("parameter group", plan.parameter_groups),
+        ("memory", plan.memory),
+    )
+    for section, items in sections:
+        for index, item in enumerate(items):
+            kind: Any = type(item)
+            for name in _number_names(kind):
+                yield _name(section, index, item), name, getattr(item, name)
+
+
+def _name(section: str, index: int, item: object) -> str:
+    if section == "memory":
+        return f"memory of device {getattr(item, 'device', index)}"
+    return f"{section} {getattr(item, 'id', index)}"
+
+
+@cache
+def _number_names(kind: Any) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind) if item.type in (int, float))

@@ -1,0 +1,39 @@
+"""Checks a plan as a stranger would: from its workload and cluster, trusting no derived field."""
+
+from spindle_sim.plan.model import Plan
+from spindle_sim.plan.rules.expected import ambiguous_ids
+from spindle_sim.plan.rules.flows import check_flows
+from spindle_sim.plan.rules.groups import check_groups
+from spindle_sim.plan.rules.inputs import check_inputs
+from spindle_sim.plan.rules.memory import check_memory
+from spindle_sim.plan.rules.metaops import check_metaops
+from spindle_sim.plan.rules.order import check_devices, check_precedence
+from spindle_sim.plan.rules.slices import check_allocations, check_coverage
+from spindle_sim.plan.rules.subject import examine
+from spindle_sim.plan.rules.violation import Violation
+
+__all__ = ["Violation", "validate_plan"]
+
+_RULES = (
+    check_inputs,
+    check_metaops,
+    check_coverage,
+    check_allocations,
+    check_devices,
+    check_precedence,
+    check_flows,
+    check_groups,
+    check_memory,
+)
+
+
+def validate_plan(plan: Plan) -> tuple[Violation, ...]:
+    """Give every rule that the plan breaks, in the order of the rules; none for a valid plan.
+
+    Linear in the plan's size, but for sorting.
+    """
+    if ambiguous := ambiguous_ids(plan.workload):
+        message = f"{', '.join(ambiguous)}: two parts of the workload have that id; rename one"
+        return (Violation(rule="reference", ids=ambiguous, message=message),)
+    subject = examine(plan)
+    return tuple(violation for rule in _RULES for violation in rule(subject))
