@@ -158,7 +158,9 @@ def optimum(metaops: Sequence[Malleable], num_devices: int) -> float:
     return float(Relaxation.of(metaops, num_devices).optimum(counts))
 
 
-def allocate(metaops: Sequence[Malleable], num_devices: int) -> tuple[float, tuple[Allocation, ...]]:
+def allocate(
+    metaops: Sequence[Malleable], num_devices: int
+) -> tuple[float, tuple[Allocation, ...]]:
     """Give C* and, for each MetaOp, the two tuples that represent its n* (bi-point, eq. 10).
 
     Counts l are real: rounding is the scheduler's, once it knows what ends together.

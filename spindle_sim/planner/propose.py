@@ -20,6 +20,7 @@ __all__ = ["Candidate", "LevelProblem", "propose"]
 
 Floats = npt.NDArray[np.float64]
 
+
 @dataclass(frozen=True, slots=True)
 class Steps:
     """All steps from one allocation on a MetaOp's hull to the next, of all MetaOps of a level."""

@@ -163,9 +163,7 @@ def _change_over(problem: LevelProblem, partial: _Partial, candidate: Candidate)
 
 
 def _rates(problem: LevelProblem, candidate: Candidate) -> Floats:
-    return np.array(
-        [1.0 / problem.times_s[m][n] if n else 0.0 for m, n in enumerate(candidate)]
-    )
+    return np.array([1.0 / problem.times_s[m][n] if n else 0.0 for m, n in enumerate(candidate)])
 
 
 def _spans(remaining: Floats, rates: Floats, num_spans: int) -> list[float]:
