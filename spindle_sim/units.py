@@ -21,6 +21,7 @@ __all__ = [
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _DURATION = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
+_LARGEST = 1e100
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]+)\s*")
 
 
@@ -33,7 +34,7 @@ def parse_bytes(text: str) -> float:
     number, unit = _split(text, "a size such as 80GiB or 2GB")
     if not unit.endswith("B"):
         raise InputError(f"{text!r}: expected a size in bytes such as 80GiB or 2GB")
-    return number * _multiple(unit[:-1], text, "a size such as 80GiB or 2GB")
+    return _positive(number * _multiple(unit[:-1], text, "a size such as 80GiB or 2GB"), text)
 
 
 def parse_bandwidth(text: str) -> float:
@@ -45,11 +46,11 @@ def parse_bandwidth(text: str) -> float:
     wanted = "a bandwidth such as 400Gb/s (bits) or 50GB/s (bytes)"
     number, unit = _split(text, wanted)
     if unit.endswith("bps"):
-        return number * _multiple(unit[:-3], text, wanted) / 8.0
+        return _positive(number * _multiple(unit[:-3], text, wanted) / 8.0, text)
     if unit.endswith("b/s"):
-        return number * _multiple(unit[:-3], text, wanted) / 8.0
+        return _positive(number * _multiple(unit[:-3], text, wanted) / 8.0, text)
     if unit.endswith("B/s"):
-        return number * _multiple(unit[:-3], text, wanted)
+        return _positive(number * _multiple(unit[:-3], text, wanted), text)
     raise InputError(f"{text!r}: expected {wanted}")
 
 
@@ -63,15 +64,15 @@ def parse_flops(text: str) -> float:
     number, unit = _split(text, wanted)
     for ending in ("FLOP/s", "FLOPS", "FLOPs"):
         if unit.endswith(ending):
-            return number * _multiple(unit[: -len(ending)], text, wanted)
+            return _positive(number * _multiple(unit[: -len(ending)], text, wanted), text)
     raise InputError(f"{text!r}: expected {wanted}")
 
 
 def parse_duration(text: str) -> float:
-    """Give the seconds in "5us", "1.5ms" or "2s".
+    """Give the seconds in "5us", "1.5ms" or "2s"; none at all ("0us") is a duration too.
 
     Raises:
-        InputError: the text has no unit, another unit, or isn't a positive quantity.
+        InputError: the text has no unit, another unit, or isn't a quantity.
     """
     wanted = "a duration such as 5us or 1.5ms"
     number, unit = _split(text, wanted)
@@ -104,11 +105,20 @@ def format_duration(duration_s: float) -> str:
     return f"{duration_s / 1e-9:.4g} ns" if duration_s else "0 s"
 
 
-def _split(text: str, wanted: str) -> tuple[float, str]:
+def _split(text: object, wanted: str) -> tuple[float, str]:
     match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise InputError(f"{text!r}: expected {wanted}, with its unit")
-    return float(match[1]), match[2]
+    number = float(match[1])
+    if number > _LARGEST:
+        raise InputError(f"{text!r}: is too large")
+    return number, match[2]
+
+
+def _positive(quantity: float, text: str) -> float:
+    if quantity <= 0:
+        raise InputError(f"{text!r}: must be above 0")
+    return quantity
 
 
 def _multiple(prefix: str, text: str, wanted: str) -> float:

@@ -88,8 +88,8 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
             collective_gb_per_s=229,
             source=(
                 "peak, memory, link: glennklockwood.com/garden/processors/A100; collective:"
-                " vTrain's published profile, 8.19 ms for 1 GiB over 8 GPUs (NVIDIA/nccl-tests issue 175"
-                " prints 232.5 GB/s)"
+                " vTrain's published profile, 8.19 ms for 1 GiB over 8 GPUs (NVIDIA/nccl-tests"
+                " issue 175 prints 232.5 GB/s)"
             ),
         ),
         "a100-pcie": _gpu(

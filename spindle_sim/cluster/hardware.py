@@ -4,9 +4,13 @@ Devices are numbered 0 .. num_devices - 1, node by node. A device island is a se
 by NVLink/NVSwitch or PCIe (section 3.5); it never spans nodes.
 """
 
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
-from spindle_sim.errors import InputError
+from spindle_sim.errors import InputError, Problem
 
 __all__ = ["MAX_DEVICES", "Cluster", "Gpu"]
 
@@ -20,6 +24,8 @@ class Gpu:
     `source` says where each figure was read and which are assumed or remembered.
     """
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     name: str
     memory_bytes: float
     memory_bandwidth_bytes_per_s: float
@@ -31,15 +37,19 @@ class Gpu:
 
     def __post_init__(self) -> None:
         """Check that every figure is positive."""
-        figures = (
-            self.memory_bytes,
-            self.memory_bandwidth_bytes_per_s,
-            self.peak_flops,
-            self.link_bandwidth_bytes_per_s,
-            self.collective_bandwidth_bytes_per_s,
+        _refuse(
+            _outside(
+                f"GPU {self.name!r}",
+                {
+                    "memory_bytes": self.memory_bytes,
+                    "memory_bandwidth_bytes_per_s": self.memory_bandwidth_bytes_per_s,
+                    "peak_flops": self.peak_flops,
+                    "link_bandwidth_bytes_per_s": self.link_bandwidth_bytes_per_s,
+                    "collective_bandwidth_bytes_per_s": self.collective_bandwidth_bytes_per_s,
+                },
+                above=0.0,
+            )
         )
-        if min(figures) <= 0:
-            raise InputError(f"GPU {self.name!r}: every figure must be positive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +60,8 @@ class Cluster:
     what all NICs could send at once. `usable_memory_fraction` leaves room for the CUDA context,
     NCCL buffers and fragmentation.
     """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     name: str
     gpu: Gpu
@@ -67,27 +79,47 @@ class Cluster:
 
     def __post_init__(self) -> None:
         """Check that the counts fit together."""
-        if min(self.num_nodes, self.devices_per_node, self.island_size, self.nics_per_node) < 1:
-            raise InputError(f"cluster {self.name!r}: every count must be at least 1")
+        where = f"cluster {self.name!r}"
+        counts = {
+            "num_nodes": self.num_nodes,
+            "devices_per_node": self.devices_per_node,
+            "island_size": self.island_size,
+            "nics_per_node": self.nics_per_node,
+        }
+        fractions = {
+            "nic_efficiency": self.nic_efficiency,
+            "usable_memory_fraction": self.usable_memory_fraction,
+        }
+        latencies = {
+            "link_latency_s": self.link_latency_s,
+            "network_latency_s": self.network_latency_s,
+        }
+        bandwidth = {"nic_bandwidth_bytes_per_s": self.nic_bandwidth_bytes_per_s}
+        _refuse(
+            [
+                *_outside(where, counts, least=1),
+                *_outside(where, fractions, above=0.0, most=1.0),
+                *_outside(where, latencies, least=0),
+                *_outside(where, bandwidth, above=0.0),
+                *_outside(where, {"oversubscription": self.oversubscription}, least=1),
+            ]
+        )
+        _refuse(self._misfits(where))
+
+    def _misfits(self, where: str) -> Iterator[Problem]:
         if self.num_devices > MAX_DEVICES:
-            raise InputError(
-                f"cluster {self.name!r}: {self.num_devices:,} devices"
-                f" ({self.num_nodes:,} nodes of {self.devices_per_node:,}) are more than the"
-                f" {MAX_DEVICES:,} that can be planned for"
+            message = (
+                f"{where}: {self.num_devices:,} devices ({self.num_nodes:,} nodes of"
+                f" {self.devices_per_node:,}) are more than the {MAX_DEVICES:,} that can be"
+                " planned for"
             )
+            yield Problem(path="num_nodes", message=message)
         if self.devices_per_node % self.island_size:
-            raise InputError(
-                f"cluster {self.name!r}: island_size ({self.island_size}) must divide"
+            message = (
+                f"{where}: island_size ({self.island_size}) must divide"
                 f" devices_per_node ({self.devices_per_node})"
             )
-        if self.nic_bandwidth_bytes_per_s <= 0 or self.oversubscription < 1:
-            raise InputError(
-                f"cluster {self.name!r}: nic bandwidth must be positive, oversubscription >= 1"
-            )
-        if not (0 < self.usable_memory_fraction <= 1 and 0 < self.nic_efficiency <= 1):
-            raise InputError(f"cluster {self.name!r}: fractions must be above 0 and at most 1")
-        if min(self.link_latency_s, self.network_latency_s) < 0:
-            raise InputError(f"cluster {self.name!r}: latencies must not be negative")
+            yield Problem(path="island_size", message=message)
 
     @property
     def num_devices(self) -> int:
@@ -115,3 +147,30 @@ class Cluster:
     def nic_of(self, device: int) -> int:
         """Give the NIC (of its node) that a device uses: devices share NICs in equal runs."""
         return device % self.devices_per_node * self.nics_per_node // self.devices_per_node
+
+
+def _refuse(problems: Iterable[Problem]) -> None:
+    found = list(problems)
+    if found:
+        raise InputError(*found)
+
+
+def _outside(
+    where: str,
+    figures: Mapping[str, float],
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = sys.float_info.max,
+) -> Iterator[Problem]:
+    """Find the figures that are below `least`, not above `above`, over `most`, or no number."""
+    limits = []
+    if least > -math.inf:
+        limits.append(f"at least {least:g}")
+    if above > -math.inf:
+        limits.append(f"above {above:g}")
+    limits.append(f"at most {most:g}" if most < sys.float_info.max else "finite")
+    for name, figure in figures.items():
+        if not (figure >= least and figure > above and figure <= most):
+            message = f"{where}: must be {' and '.join(limits)}, not {figure:g}"
+            yield Problem(path=name, message=message)

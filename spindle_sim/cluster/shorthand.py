@@ -6,6 +6,7 @@ from pathlib import Path
 
 from spindle_sim.cluster.catalogue import GPUS, NODE_NETWORKS
 from spindle_sim.cluster.hardware import Cluster
+from spindle_sim.cluster.reader import load_cluster
 from spindle_sim.errors import InputError, UsageError, suggestion
 from spindle_sim.units import parse_bandwidth
 
@@ -32,8 +33,6 @@ def parse_cluster(
         InputError: the file is wrong; every mistake in it is named.
     """
     if isinstance(text, Path) or text.lower().endswith((".yaml", ".yml")):
-        from spindle_sim.cluster.reader import load_cluster
-
         cluster = load_cluster(text)
     else:
         cluster = _from_shorthand(text)

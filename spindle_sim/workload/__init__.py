@@ -11,6 +11,7 @@ from spindle_sim.workload.operators import (
     Projection,
     TransformerLayer,
 )
+from spindle_sim.workload.reader import load_workload, workload_schema
 from spindle_sim.workload.zoo.catalogue import BUILTIN_WORKLOADS, builtin_workload
 
 __all__ = [
@@ -33,5 +34,7 @@ __all__ = [
     "TransformerLayer",
     "Workload",
     "builtin_workload",
+    "load_workload",
     "operator_graph",
+    "workload_schema",
 ]

@@ -5,6 +5,10 @@ Device-free: how long it takes on a GPU is the estimator's business (`spindle_si
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
+
+from spindle_sim.errors import InputError
+from spindle_sim.workload.bounds import Size
 
 __all__ = ["Attention", "Gemm", "OperatorCost", "Sharding"]
 
@@ -24,11 +28,18 @@ class Gemm:
     Rows of all samples of a device are computed together: b samples make one product of b * rows.
     """
 
-    rows: int
-    inner: int
-    columns: int
-    count: int = 1
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    rows: Size
+    inner: Size
+    columns: Size
+    count: Size = 1
     sharding: Sharding = Sharding.NONE
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        if min(self.rows, self.inner, self.columns, self.count) < 0:
+            raise InputError("rows, inner, columns and count must not be negative")
 
     @property
     def flops(self) -> float:
@@ -44,12 +55,19 @@ class Attention:
     published model FLOP figures do.
     """
 
-    queries: int
-    keys: int
-    heads: int
-    head_width: int
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    queries: Size
+    keys: Size
+    heads: Size
+    head_width: Size
     causal: bool = False
-    count: int = 1
+    count: Size = 1
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        if min(self.queries, self.keys, self.heads, self.head_width, self.count) < 0:
+            raise InputError("queries, keys, heads, head_width and count must not be negative")
 
     @property
     def flops(self) -> float:

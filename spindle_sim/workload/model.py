@@ -4,14 +4,17 @@ The names are the paper's (section 3): a task activates modules, a module is a r
 operators are joined by data flows. All of it is pure data, checked when it is made.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
-from spindle_sim.errors import InputError
+from spindle_sim.errors import InputError, Problem, suggestion
+from spindle_sim.workload.bounds import Count, Size
 from spindle_sim.workload.operators import Operator
 
-__all__ = ["Block", "DataFlow", "Module", "ModuleUse", "Task", "Workload"]
+__all__ = ["MAX_OPERATORS", "Block", "DataFlow", "Module", "ModuleUse", "Task", "Workload"]
+
+MAX_OPERATORS = 200_000  # nodes of the graph: far above any model, a slip of the finger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +24,18 @@ class Block:
     `tokens`, where given, replaces the token count of the module's use (a pooled head has 1).
     """
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     name: str
     operator: Operator = field(metadata={"discriminator": "kind"})
-    repeat: int = 1
-    tokens: int | None = None
+    repeat: Count = 1
+    tokens: Count | None = None
 
     def __post_init__(self) -> None:
         """Check the counts."""
-        if self.repeat < 1 or (self.tokens is not None and self.tokens < 1):
-            raise InputError(f"block {self.name!r}: repeat and tokens must be at least 1")
+        _refuse(
+            _below(f"block {self.name!r}", 1, repeat=self.repeat, tokens=self.tokens),
+        )
 
     @property
     def parameters(self) -> int:
@@ -44,15 +50,18 @@ class Module:
     A frozen module has no weight gradient, no synchronization and no optimizer state.
     """
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     name: str
     blocks: tuple[Block, ...]
     frozen: bool = False
 
     def __post_init__(self) -> None:
         """Check that there are blocks and that their names are unique."""
+        where = f"module {self.name!r}"
         if not self.blocks:
-            raise InputError(f"module {self.name!r}: has no blocks")
-        _refuse_duplicates(f"module {self.name!r}", "block", (b.name for b in self.blocks))
+            raise InputError(Problem(path="blocks", message=f"{where}: has no blocks"))
+        _refuse(_duplicates(where, "blocks", (block.name for block in self.blocks)))
 
     @property
     def parameters(self) -> int:
@@ -68,21 +77,30 @@ class ModuleUse:
     `context_tokens` is what cross-attention attends to.
     """
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     name: str
     module: str
-    tokens: int
-    context_tokens: int = 0
-    items: int = 1
+    tokens: Count
+    context_tokens: Size = 0
+    items: Count = 1
 
     def __post_init__(self) -> None:
         """Check the counts."""
-        if min(self.tokens, self.items) < 1 or self.context_tokens < 0:
-            raise InputError(f"use {self.name!r}: tokens and items must be at least 1")
+        where = f"use {self.name!r}"
+        _refuse(
+            [
+                *_below(where, 1, tokens=self.tokens, items=self.items),
+                *_below(where, 0, context_tokens=self.context_tokens),
+            ]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFlow:
     """The output of one use is an input of another, within one task."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     source: str
     target: str
@@ -92,31 +110,34 @@ class DataFlow:
 class Task:
     """One training task: its global batch in an iteration, its module uses, their flows."""
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     name: str
-    batch_size: int
+    batch_size: Count
     uses: tuple[ModuleUse, ...]
     flows: tuple[DataFlow, ...] = ()
 
     def __post_init__(self) -> None:
         """Check names, flow ends and that the flows have no cycle."""
         where = f"task {self.name!r}"
-        if self.batch_size < 1:
-            raise InputError(f"{where}: batch_size must be at least 1")
-        if not self.uses:
-            raise InputError(f"{where}: activates no module")
         names = [use.name for use in self.uses]
-        _refuse_duplicates(where, "use", names)
-        _refuse_duplicates(where, "flow", ((f.source, f.target) for f in self.flows))
-        for flow in self.flows:
-            for end in (flow.source, flow.target):
-                if end not in names:
-                    raise InputError(f"{where}: flow names {end!r}, which is none of its uses")
-        _refuse_cycle(where, names, self.flows)
+        problems = [
+            *_below(where, 1, batch_size=self.batch_size),
+            *_duplicates(where, "uses", names),
+            *_duplicates(where, "flows", (f"{f.source} -> {f.target}" for f in self.flows)),
+            *_dangling(where, names, self.flows),
+        ]
+        if not self.uses:
+            problems.append(Problem(path="uses", message=f"{where}: activates no module"))
+        _refuse(problems)
+        _refuse(_cycle(where, names, self.flows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """Everything that one training iteration computes."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     name: str
     modules: tuple[Module, ...]
@@ -125,18 +146,23 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Check that names are unique and that every used module exists."""
+        where = f"workload {self.name!r}"
+        problems = [
+            *_duplicates(where, "modules", (module.name for module in self.modules)),
+            *_duplicates(where, "tasks", (task.name for task in self.tasks)),
+            *_unknown_modules(self.tasks, {module.name for module in self.modules}),
+            *_missing_contexts(self.modules, self.tasks),
+        ]
         if not self.tasks:
-            raise InputError(f"workload {self.name!r}: has no tasks")
-        _refuse_duplicates(f"workload {self.name!r}", "module", (m.name for m in self.modules))
-        _refuse_duplicates(f"workload {self.name!r}", "task", (t.name for t in self.tasks))
-        known = {module.name for module in self.modules}
-        for task in self.tasks:
-            for use in task.uses:
-                if use.module not in known:
-                    raise InputError(
-                        f"task {task.name!r}: use {use.name!r} names module {use.module!r};"
-                        f" modules are: {', '.join(sorted(known))}"
-                    )
+            problems.append(Problem(path="tasks", message=f"{where}: has no tasks"))
+        _refuse(problems)
+        length = {module.name: sum(b.repeat for b in module.blocks) for module in self.modules}
+        operators = sum(length[use.module] for task in self.tasks for use in task.uses)
+        if operators > MAX_OPERATORS:
+            raise InputError(
+                f"{where}: {operators:,} operators are more than the {MAX_OPERATORS:,} that can be"
+                " planned for"
+            )
 
     @property
     def parameters(self) -> int:
@@ -194,17 +220,66 @@ class Workload:
         )
 
 
-def _refuse_duplicates(where: str, what: str, names: Iterable[object]) -> None:
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise InputError(f"{where}: {what} {name!r} is given {count} times")
+def _refuse(problems: Iterable[Problem]) -> None:
+    found = list(problems)
+    if found:
+        raise InputError(*found)
 
 
-def _refuse_cycle(where: str, names: Iterable[str], flows: Iterable[DataFlow]) -> None:
+def _below(where: str, least: int, **counts: int | None) -> Iterator[Problem]:
+    for field_name, count in counts.items():
+        if count is not None and count < least:
+            message = f"{where}: must be at least {least}, not {count}"
+            yield Problem(path=field_name, message=message)
+
+
+def _duplicates(where: str, field_name: str, names: Iterable[str]) -> Iterator[Problem]:
+    seen: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if name in seen:
+            message = f"{where}: {name!r} is given twice, first as {field_name}[{seen[name]}]"
+            yield Problem(path=f"{field_name}[{index}]", message=message)
+        seen.setdefault(name, index)
+
+
+def _dangling(where: str, names: Collection[str], flows: Iterable[DataFlow]) -> Iterator[Problem]:
+    for index, flow in enumerate(flows):
+        for field_name, end in (("source", flow.source), ("target", flow.target)):
+            if end not in names:
+                message = f"{where}: {end!r} is none of its uses; {suggestion(end, names)}"
+                yield Problem(path=f"flows[{index}].{field_name}", message=message)
+
+
+def _unknown_modules(tasks: Iterable[Task], known: Collection[str]) -> Iterator[Problem]:
+    for index, task in enumerate(tasks):
+        for position, use in enumerate(task.uses):
+            if use.module not in known:
+                message = f"task {task.name!r}: no module {use.module!r}"
+                path = f"tasks[{index}].uses[{position}].module"
+                yield Problem(path=path, message=f"{message}; {suggestion(use.module, known)}")
+
+
+def _missing_contexts(modules: Iterable[Module], tasks: Iterable[Task]) -> Iterator[Problem]:
+    crossing = {
+        module.name
+        for module in modules
+        for block in module.blocks
+        if getattr(block.operator, "context_width", None) is not None
+    }
+    for index, task in enumerate(tasks):
+        for position, use in enumerate(task.uses):
+            if use.module in crossing and use.context_tokens < 1:
+                message = f"task {task.name!r}: module {use.module!r} attends to a context"
+                path = f"tasks[{index}].uses[{position}].context_tokens"
+                yield Problem(path=path, message=f"{message}; give its length, at least 1")
+
+
+def _cycle(where: str, names: Iterable[str], flows: Iterable[DataFlow]) -> Iterator[Problem]:
     waiting = {name: {f.source for f in flows if f.target == name} for name in names}
     while ready := [name for name, sources in waiting.items() if not sources]:
         for name in ready:
             del waiting[name]
         waiting = {name: sources - set(ready) for name, sources in waiting.items()}
     if waiting:
-        raise InputError(f"{where}: the flows among {', '.join(sorted(waiting))} form a cycle")
+        message = f"{where}: the flows among {', '.join(sorted(waiting))} form a cycle"
+        yield Problem(path="flows", message=message)

@@ -5,10 +5,12 @@ layer, with k = 2, or 3 where the MLP is gated; saved activations 2 S (8 d + 2 f
 (pre-norm, flash attention, bf16, no dropout), which equals what torch saves for an encoder layer.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from spindle_sim.errors import InputError
+from spindle_sim.errors import InputError, Problem
+from spindle_sim.workload.bounds import Count, Quantity, Size
 from spindle_sim.workload.cost import Attention, Gemm, OperatorCost, Sharding
 
 __all__ = ["ContrastiveLoss", "Custom", "Embedding", "Operator", "Projection", "TransformerLayer"]
@@ -24,12 +26,14 @@ class TransformerLayer:
     (SwiGLU); `context_width` adds cross-attention over a context of that width.
     """
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     kind: Literal["transformer_layer"] = "transformer_layer"
-    width: int
-    heads: int
-    mlp_width: int
-    key_value_heads: int | None = None
-    head_width: int | None = None
+    width: Count
+    heads: Count
+    mlp_width: Count
+    key_value_heads: Count | None = None
+    head_width: Count | None = None
     gated: bool = False
     causal: bool = False
     norm: Literal["layer", "rms"] = "layer"
@@ -37,18 +41,36 @@ class TransformerLayer:
     key_bias: bool = True
     output_bias: bool = True
     mlp_bias: bool = True
-    context_width: int | None = None
-    extra_parameters: int = 0  # what no field above counts (extra norms, learned key/value biases)
+    context_width: Count | None = None
+    extra_parameters: Size = 0  # what no field above counts (extra norms, learned key/value biases)
 
     def __post_init__(self) -> None:
         """Check that the heads divide the width and group evenly."""
-        if min(self.width, self.heads, self.mlp_width) < 1:
-            raise InputError("width, heads and mlp_width must be at least 1")
+        _refuse_below(
+            1,
+            width=self.width,
+            heads=self.heads,
+            mlp_width=self.mlp_width,
+            key_value_heads=self.key_value_heads,
+            head_width=self.head_width,
+            context_width=self.context_width,
+        )
+        _refuse_below(0, extra_parameters=self.extra_parameters)
         if self.head_width is None and self.width % self.heads:
-            raise InputError(f"heads ({self.heads}) must divide width ({self.width})")
+            raise InputError(
+                Problem(
+                    path="heads",
+                    message=f"heads ({self.heads}) must divide width ({self.width}),"
+                    " or head_width be given",
+                )
+            )
         if self.heads % self.num_key_value_heads:
             raise InputError(
-                f"key_value_heads ({self.key_value_heads}) must divide heads ({self.heads})"
+                Problem(
+                    path="key_value_heads",
+                    message=f"key_value_heads ({self.key_value_heads}) must divide"
+                    f" heads ({self.heads})",
+                )
             )
 
     @property
@@ -155,15 +177,17 @@ class TransformerLayer:
 class Embedding:
     """A table lookup; `extra_parameters` are positions, class tokens and the like."""
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     kind: Literal["embedding"] = "embedding"
-    vocabulary: int
-    width: int
-    extra_parameters: int = 0
+    vocabulary: Count
+    width: Count
+    extra_parameters: Size = 0
 
     def __post_init__(self) -> None:
         """Check the sizes."""
-        if min(self.vocabulary, self.width) < 1:
-            raise InputError("vocabulary and width must be at least 1")
+        _refuse_below(1, vocabulary=self.vocabulary, width=self.width)
+        _refuse_below(0, extra_parameters=self.extra_parameters)
 
     @property
     def parameters(self) -> int:
@@ -196,19 +220,21 @@ class Projection:
     `logits` marks an output that feeds a cross-entropy: it is kept twice more, in float32.
     """
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     kind: Literal["projection"] = "projection"
-    inner: int
-    columns: int
+    inner: Count
+    columns: Count
     bias: bool = False
-    norm_width: int = 0  # a LayerNorm over this width comes with it
+    norm_width: Size = 0  # a LayerNorm over this width comes with it
     logits: bool = False
     tied: bool = False  # the weight belongs to another module and isn't counted here
-    extra_parameters: int = 0
+    extra_parameters: Size = 0
 
     def __post_init__(self) -> None:
         """Check the sizes."""
-        if min(self.inner, self.columns) < 1:
-            raise InputError("inner and columns must be at least 1")
+        _refuse_below(1, inner=self.inner, columns=self.columns)
+        _refuse_below(0, norm_width=self.norm_width, extra_parameters=self.extra_parameters)
 
     @property
     def parameters(self) -> int:
@@ -247,14 +273,16 @@ class ContrastiveLoss:
     Features of both modalities (`width` each) are gathered over the data-parallel ranks.
     """
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     kind: Literal["contrastive_loss"] = "contrastive_loss"
-    width: int
-    extra_parameters: int = 0  # a learnable temperature
+    width: Count
+    extra_parameters: Size = 0  # a learnable temperature
 
     def __post_init__(self) -> None:
         """Check the size."""
-        if self.width < 1:
-            raise InputError("width must be at least 1")
+        _refuse_below(1, width=self.width)
+        _refuse_below(0, extra_parameters=self.extra_parameters)
 
     @property
     def parameters(self) -> int:
@@ -282,23 +310,40 @@ class ContrastiveLoss:
 class Custom:
     """An operator that no kind above describes, by its numbers for one sample."""
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     kind: Literal["custom"] = "custom"
     name: str
-    parameters: int
-    sharded_parameters: int = 0
+    parameters: Size
+    sharded_parameters: Size = 0
     gemms: tuple[Gemm, ...] = ()
     attentions: tuple[Attention, ...] = ()
-    traffic_bytes: float = 0.0
-    kernels: int = 4
-    output_bytes: float = 0.0
-    saved_bytes: float = 0.0
-    batch_coupled_bytes: float = 0.0
+    traffic_bytes: Quantity = 0.0
+    kernels: Size = 4
+    output_bytes: Quantity = 0.0
+    saved_bytes: Quantity = 0.0
+    batch_coupled_bytes: Quantity = 0.0
 
     def __post_init__(self) -> None:
         """Check that nothing is negative."""
-        sizes = (self.parameters, self.traffic_bytes, self.output_bytes, self.saved_bytes)
-        if min(sizes) < 0 or not 0 <= self.sharded_parameters <= self.parameters:
-            raise InputError("sizes must not be negative, nor sharded_parameters over parameters")
+        _refuse_below(
+            0,
+            parameters=self.parameters,
+            sharded_parameters=self.sharded_parameters,
+            traffic_bytes=self.traffic_bytes,
+            kernels=self.kernels,
+            output_bytes=self.output_bytes,
+            saved_bytes=self.saved_bytes,
+            batch_coupled_bytes=self.batch_coupled_bytes,
+        )
+        if self.sharded_parameters > self.parameters:
+            raise InputError(
+                Problem(
+                    path="sharded_parameters",
+                    message=f"{self.sharded_parameters} are more than all"
+                    f" {self.parameters} parameters",
+                )
+            )
 
     def cost(self, *, tokens: int, context_tokens: int = 0, batch_size: int = 1) -> OperatorCost:
         """Give the stated numbers; tokens play no part."""
@@ -312,6 +357,16 @@ class Custom:
             saved_replicated_bytes=self.saved_bytes,
             gathered_bytes=self.batch_coupled_bytes,
         )
+
+
+def _refuse_below(least: int, **figures: float | None) -> None:
+    problems = [
+        Problem(path=name, message=f"must be a number of at least {least}, not {figure}")
+        for name, figure in figures.items()
+        if figure is not None and not least <= figure < math.inf
+    ]
+    if problems:
+        raise InputError(*problems)
 
 
 Operator = TransformerLayer | Embedding | Projection | ContrastiveLoss | Custom
