@@ -30,6 +30,8 @@ __all__ = [
 
 Floats = npt.NDArray[np.float64]
 
+TOLERANCE = 1e-9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Malleable:
@@ -125,7 +127,9 @@ class Relaxation:
             used = np.take_along_axis(lines, best, axis=-1)[..., 0].sum(axis=-1)
             slope = np.take_along_axis(scaled, best, axis=-1)[..., 0].sum(axis=-1)
             excess = used - self.num_devices
-            step = np.where((excess > 1e-9) & busy, excess / np.where(slope > 0, slope, 1.0), 0.0)
+            step = np.where(
+                (excess > TOLERANCE) & busy, excess / np.where(slope > 0, slope, 1.0), 0.0
+            )
             if not step.any():
                 break
             inverse = inverse - step
@@ -208,9 +212,9 @@ def optimum_by_equation_11(
 
 
 def _bi_point(metaop: Malleable, share: float, optimum_s: float) -> Allocation:
-    for (n0, r0), (n1, r1) in pairwise(metaop.hull):
-        if share <= n1 * (1 + 1e-12):
-            break
+    segments = list(pairwise(metaop.hull))
+    fitting = (pair for pair in segments if share <= pair[1][0] * (1 + TOLERANCE))
+    (n0, r0), (n1, r1) = next(fitting, segments[-1])
     # (10a) l_upper + l_lower = L and (10b) T_upper l_upper + T_lower l_lower = C*, solved for the
     # time spent on each; a dummy lower tuple takes the time that is left.
     upper_s = (metaop.num_ops - r0 * optimum_s) / (r1 - r0)
@@ -224,4 +228,5 @@ def _bi_point(metaop: Malleable, share: float, optimum_s: float) -> Allocation:
 
 
 def _turns_right(a: tuple[int, float], b: tuple[int, float], c: tuple[int, float]) -> bool:
-    return (b[1] - a[1]) * (c[0] - b[0]) > (c[1] - b[1]) * (b[0] - a[0])
+    # A point on the line is kept, so that the two tuples are the closest valid allocations.
+    return (b[1] - a[1]) * (c[0] - b[0]) >= (c[1] - b[1]) * (b[0] - a[0]) * (1 - 1e-12)

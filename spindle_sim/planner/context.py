@@ -86,7 +86,7 @@ class Context:
             times_s=tuple(times.values()),
         )
 
-    def draft(  # noqa: PLR0913 - the fields of a draft, all by name
+    def draft(
         self,
         metaop: str,
         *,
@@ -117,7 +117,7 @@ class Context:
 
 
 class Strategy(Protocol):
-    """Decides allocation, order and (some strategies) devices; placement and the rest are shared."""
+    """Decides allocation, order and (some strategies) devices; placement is shared."""
 
     def __call__(self, context: Context) -> tuple[DraftSlice, ...]:
         """Give the drafts of one iteration, in order of round and stage."""

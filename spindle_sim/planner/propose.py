@@ -1,4 +1,4 @@
-"""Candidate sets of a stage (Alg. 1, lines 3-4): which MetaOps run side by side, on how many devices.
+"""Candidate sets of a stage (Alg. 1, lines 3-4): which MetaOps run side by side, on what share.
 
 `Propose_Candidate_Set` and `Extend_Resources_If_Needed` are one step here: MetaOps climb from one
 valid allocation to the next while devices are free, the one first whose step shortens the remaining
@@ -84,22 +84,20 @@ def propose(
     """
     optimum_s = float(problem.relaxation.optimum(remaining))
     prices = problem.relaxation.prices(remaining, optimum_s)
-    alive = [m for m in range(len(remaining)) if remaining[m] > 1e-9]
+    alive = [m for m in range(len(remaining)) if remaining[m] > 0]
     # Where one MetaOp dominates, all others have price 0: they still have to be done, so each
     # keeps a price that falls with what remains of it.
     floor = 1e-3 * float(prices.max()) if len(alive) else 0.0
     prices = np.maximum(prices, floor)
-    kept = tuple(n if remaining[m] > 1e-9 else 0 for m, n in enumerate(running))
+    kept = tuple(n if remaining[m] > 0 else 0 for m, n in enumerate(running))
     found = [
         _climb(problem, prices, alive, start=kept),
         _climb(problem, prices, alive),
     ]
     by_time = sorted(alive, key=lambda m: -_remaining_s(problem, remaining, m))
-    for count in (1, 2, 3, 4, 6):
-        if count < len(alive):
-            found.append(_climb(problem, prices, by_time[:count]))
-    for m in by_time[1:4]:
-        found.append(_climb(problem, prices, [m]))
+    subsets = [by_time[:count] for count in (1, 2, 3, 4, 6) if count < len(alive)]
+    subsets += [[m] for m in by_time[1:4]]
+    found += [_climb(problem, prices, subset) for subset in subsets]
     for _ in range(num_perturbed):
         noisy = prices * np.exp(rng.normal(0.0, 0.3, len(prices)))
         found.append(_climb(problem, noisy, alive))

@@ -21,6 +21,9 @@ __all__ = ["SearchEffort", "schedule_level"]
 
 Floats = npt.NDArray[np.float64]
 
+HALF = 0.5
+NOTHING = 1e-7  # of an operator: what rounding leaves of none
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchEffort:
@@ -101,7 +104,7 @@ def _expand(
         rates = _rates(problem, candidate)
         for span_s in _spans(base.remaining, rates, effort.num_spans):
             done = np.minimum(base.remaining, rates * span_s)
-            done = np.where(base.remaining - done < 1e-7, base.remaining, done)
+            done = np.where(base.remaining - done < NOTHING, base.remaining, done)
             children.append((base, candidate, done, span_s))
     if not children:
         return finished
@@ -126,40 +129,49 @@ def _change_over(problem: LevelProblem, partial: _Partial, candidate: Candidate)
     than half done isn't begun. Members that carry on use the wait. Moving data is charged by the
     share of devices that wait for it.
     """
-    remaining, running = partial.remaining, partial.running
-    delay_s, moved_s = 0.0, 0.0
-    rounded: dict[int, float] = {}
-    for m, n in enumerate(running):
-        if candidate[m] and candidate[m] != n and remaining[m] > 0:
-            moved_s += problem.switch_s[m] * candidate[m] / problem.num_devices
-        if n == 0 or n == candidate[m] or remaining[m] <= 0:
-            continue
-        fraction = float(remaining[m] - np.floor(remaining[m] + 1e-7))
-        if fraction <= 1e-7:
-            continue
-        if fraction <= 0.5:  # so much is left of the operator in hand
-            delay_s = max(delay_s, fraction * problem.times_s[m][n])
-            rounded[m] = float(np.floor(remaining[m]))
-        else:
-            rounded[m] = float(np.ceil(remaining[m]))
+    rounded, delay_s = _rounded(problem, partial, candidate)
+    moved_s = sum(
+        problem.switch_s[m] * n / problem.num_devices
+        for m, n in enumerate(candidate)
+        if n and n != partial.running[m] and partial.remaining[m] > 0
+    )
     if not rounded and not moved_s:
         return partial
-    new = remaining.copy()
+    remaining = partial.remaining.copy()
     done = list(partial.stages[-1][1]) if partial.stages else []
     for m, count in rounded.items():
         done[m] += float(remaining[m]) - count
-        new[m] = count
+        remaining[m] = count
     if delay_s:
         for m, n in enumerate(candidate):
-            if n and n == running[m]:
-                more = min(float(new[m]), delay_s / problem.times_s[m][n])
+            if n and n == partial.running[m]:
+                more = min(float(remaining[m]), delay_s / problem.times_s[m][n])
                 done[m] += more
-                new[m] -= more
+                remaining[m] -= more
     stages = partial.stages
     if stages:
         stages = (*stages[:-1], (stages[-1][0], tuple(done)))
     elapsed_s = partial.elapsed_s + delay_s + moved_s
-    return _Partial(elapsed_s, partial.bound_s, new, running, stages)
+    return _Partial(elapsed_s, partial.bound_s, remaining, partial.running, stages)
+
+
+def _rounded(
+    problem: LevelProblem, partial: _Partial, candidate: Candidate
+) -> tuple[dict[int, float], float]:
+    """Give whole remaining counts of the MetaOps that stop within an operator, and the wait."""
+    rounded: dict[int, float] = {}
+    delay_s = 0.0
+    for m, n in enumerate(partial.running):
+        left = float(partial.remaining[m])
+        fraction = left - np.floor(left + NOTHING)
+        if n == 0 or n == candidate[m] or fraction <= NOTHING:
+            continue
+        if fraction <= HALF:  # so much is left of the operator in hand
+            delay_s = max(delay_s, fraction * problem.times_s[m][n])
+            rounded[m] = float(np.floor(left))
+        else:
+            rounded[m] = float(np.ceil(left))
+    return rounded, delay_s
 
 
 def _rates(problem: LevelProblem, candidate: Candidate) -> Floats:
@@ -177,7 +189,7 @@ def _spans(remaining: Floats, rates: Floats, num_spans: int) -> list[float]:
     # Operator ends of the members, spread over the time until the first member is through.
     m = members[int(np.argmax(remaining[members] / rates[members]))]
     for share in (0.25, 0.5, 0.8)[: num_spans - len(spans)]:
-        first = float(remaining[m] - np.floor(remaining[m] + 1e-7)) or 1.0
+        first = float(remaining[m] - np.floor(remaining[m] + NOTHING)) or 1.0
         steps = max(0.0, np.floor((share * shortest * rates[m]) - first))
         spans.append((first + steps) / float(rates[m]))
     unique = sorted({span for span in spans if span > 0})

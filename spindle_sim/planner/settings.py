@@ -93,7 +93,7 @@ def level_optima_s(context: Context, tasks: Sequence[str]) -> list[float]:
 
 
 def recompute_order(context: Context, metaops: Sequence[str]) -> list[str]:
-    """Give MetaOps in the order in which recomputing them costs least time for the bytes it frees."""
+    """Give MetaOps in the order in which recomputing them frees most bytes for its time."""
 
     def worth(metaop: str) -> float:
         node = context.graph.nodes[metaop]

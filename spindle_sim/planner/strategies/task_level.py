@@ -1,4 +1,4 @@
-"""What the task-level strategies share: a task as a whole has devices and runs its MetaOps in order.
+"""What the task-level strategies share: a task has devices and runs its MetaOps in order.
 
 A task on n devices runs each MetaOp on the fastest valid allocation up to n.
 """
@@ -42,7 +42,7 @@ def pack(context: Context, sizes: Sequence[tuple[str, int]]) -> list[tuple[str, 
     placed = []
     for task, size in sizes:
         # Aligned where possible, so that a group of an island's size is one island.
-        starts = range(0, num_devices - size + 1)
+        starts = range(num_devices - size + 1)
         start = min(starts, key=lambda d: (max(load_s[d : d + size]), d % size != 0, d))
         devices = tuple(range(start, start + size))
         end_s = max(load_s[start : start + size]) + task_time_s(context, task, size)

@@ -1,4 +1,4 @@
-"""Spindle-Uniform (section 5.1): as many devices to each task, whatever its work, all in parallel."""
+"""Spindle-Uniform (section 5.1): equally many devices to each task, whatever its work."""
 
 from spindle_sim.planner.context import Context
 from spindle_sim.planner.metagraph import DraftSlice
