@@ -1,0 +1,170 @@
+"""`spindle compare`: the main job. How long is an iteration under each strategy, and why?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spindle_sim.cli.comparison import Outcome, SimulationOptions, compare_strategies
+from spindle_sim.cli.console import print_json, progress, stdout_console
+from spindle_sim.cli.inputs import check_placement, read_strategies, read_workload
+from spindle_sim.cli.options import (
+    BatchScale,
+    ClusterName,
+    Jitter,
+    JsonOutput,
+    NicBandwidth,
+    NicsPerNode,
+    OverlapSync,
+    Oversubscription,
+    Placement,
+    Profile,
+    Report,
+    Seed,
+    Tasks,
+)
+from spindle_sim.cli.outputs import check_outputs
+from spindle_sim.errors import InfeasibleError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spindle_sim.cluster import Cluster
+    from spindle_sim.workload import Workload
+
+__all__ = ["compare"]
+
+_DEFAULT_WORKLOAD = "multitask-clip"
+_DEFAULT_TASKS = "4"
+
+
+def compare(
+    workload: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="WORKLOAD",
+            help="A built-in workload (see `spindle workloads`) or a YAML file;"
+            " without one, the first 4 tasks of multitask-clip.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    tasks: Tasks = None,
+    cluster: ClusterName = "a800:2x8",
+    strategies: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Strategies to compare (comma-separated); all by default.",
+            show_default=False,
+        ),
+    ] = None,
+    batch_scale: BatchScale = 1.0,
+    placement: Placement = "spindle",
+    profile: Profile = None,
+    report: Report = None,
+    json: JsonOutput = False,
+    seed: Seed = 0,
+    jitter: Jitter = 0.0,
+    overlap_sync: OverlapSync = False,
+    nics_per_node: NicsPerNode = None,
+    nic_bandwidth: NicBandwidth = None,
+    oversubscription: Oversubscription = None,
+) -> None:
+    """Simulate one training iteration under each strategy, and say which is fastest and why."""
+    check_outputs(report=report)
+    from spindle_sim.cluster import parse_cluster
+
+    tasks = _DEFAULT_TASKS if workload is None and tasks is None else tasks
+    trained = read_workload(workload or _DEFAULT_WORKLOAD, tasks, batch_scale)
+    machines = parse_cluster(
+        cluster,
+        nics_per_node=nics_per_node,
+        nic_bandwidth=nic_bandwidth,
+        oversubscription=oversubscription,
+    )
+    names = read_strategies(strategies)
+    options = SimulationOptions(overlap_sync=overlap_sync, jitter=jitter, seed=seed)
+    with progress(2 * len(names) + (report is not None)) as advance:
+        outcomes = compare_strategies(
+            trained,
+            machines,
+            names,
+            profile=profile,
+            placement=check_placement(placement),
+            options=options,
+            advance=advance,
+        )
+        if report is not None:
+            advance("writing the report")
+            _write_report(report, outcomes)
+    if json:
+        _print_json(trained, machines, outcomes, options)
+    else:
+        _print(trained, machines, outcomes, report)
+    _require_one(outcomes)
+
+
+def _write_report(path: str, outcomes: "Sequence[Outcome]") -> None:
+    from spindle_sim.report import Run, write_report
+
+    runs = [
+        Run(plan=outcome.result.plan, timeline=outcome.result.timeline)
+        for outcome in outcomes
+        if outcome.result is not None
+    ]
+    if runs:
+        write_report(Path(path), runs)
+
+
+def _print_json(
+    workload: "Workload",
+    cluster: "Cluster",
+    outcomes: "Sequence[Outcome]",
+    options: SimulationOptions,
+) -> None:
+    from spindle_sim.cli.rows import cluster_row, outcome_row, provenance, workload_row
+
+    print_json(
+        {
+            "workload": workload_row(workload),
+            "cluster": cluster_row(cluster),
+            "provenance": provenance(_profile(outcomes), options),
+            "strategies": [outcome_row(outcome) for outcome in outcomes],
+        }
+    )
+
+
+def _print(
+    workload: "Workload",
+    cluster: "Cluster",
+    outcomes: "Sequence[Outcome]",
+    report: str | None,
+) -> None:
+    from spindle_sim.cli.tables import print_idle, print_inputs, print_outcomes, print_trust
+
+    console = stdout_console()
+    print_inputs(console, workload, cluster)
+    print_outcomes(console, outcomes)
+    feasible = [(o.strategy, o.result) for o in outcomes if o.result is not None]
+    if feasible:
+        strategy, result = min(feasible, key=lambda pair: pair[1].summary.iteration_s)
+        print_idle(console, strategy, result)
+        print_trust(console, _profile(outcomes), workload)
+        if report is not None:
+            console.print(f"Report: {report}", soft_wrap=True)
+
+
+def _profile(outcomes: "Sequence[Outcome]") -> str:
+    return next((o.result.plan.profile for o in outcomes if o.result is not None), "")
+
+
+def _require_one(outcomes: "Sequence[Outcome]") -> None:
+    """End with exit code 4 where no strategy has a feasible plan; the reasons are printed by then.
+
+    Raises:
+        InfeasibleError: no strategy has one.
+    """
+    if all(outcome.result is None for outcome in outcomes):
+        names = ", ".join(outcome.strategy for outcome in outcomes)
+        raise InfeasibleError(f"no feasible plan under any of: {names}")

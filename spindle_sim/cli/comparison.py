@@ -1,0 +1,110 @@
+"""One workload on one cluster under several strategies: plan, simulate, sum up; nothing printed."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spindle_sim.cli.console import Advance
+from spindle_sim.errors import InfeasibleError
+
+if TYPE_CHECKING:
+    from spindle_sim.cluster import Cluster
+    from spindle_sim.metrics import Summary
+    from spindle_sim.plan import Plan
+    from spindle_sim.timeline import Timeline
+    from spindle_sim.workload import Workload
+
+__all__ = ["Outcome", "Result", "SimulationOptions", "compare_strategies", "simulate_plan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationOptions:
+    """How an iteration is simulated."""
+
+    overlap_sync: bool = False
+    jitter: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A plan and its simulated iteration. `compute_s` is the plan's makespan, transfers free."""
+
+    plan: "Plan"
+    timeline: "Timeline"
+    summary: "Summary"
+    compute_s: float
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages of all rounds."""
+        return len({(item.round, item.stage) for item in self.plan.slices})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of one strategy: a result, or why no plan is feasible.
+
+    `planning_s` is wall time, so it differs from run to run.
+    """
+
+    strategy: str
+    planning_s: float
+    result: Result | None = None
+    error: InfeasibleError | None = None
+
+
+def compare_strategies(
+    workload: "Workload",
+    cluster: "Cluster",
+    strategies: Sequence[str],
+    *,
+    profile: str | None,
+    placement: str,
+    options: SimulationOptions,
+    advance: Advance,
+) -> tuple[Outcome, ...]:
+    """Plan and simulate under each strategy; one that is infeasible doesn't stop the others."""
+    from spindle_sim.planner import make_plan
+
+    outcomes = []
+    for strategy in strategies:
+        advance(f"planning {strategy}")
+        begun_s = time.perf_counter()
+        try:
+            plan = make_plan(
+                workload,
+                cluster,
+                strategy,
+                profile=profile,
+                placement=placement,
+                seed=options.seed,
+            )
+        except InfeasibleError as error:
+            planning_s = time.perf_counter() - begun_s
+            outcomes.append(Outcome(strategy=strategy, planning_s=planning_s, error=error))
+            advance(f"no plan of {strategy}")
+            continue
+        planning_s = time.perf_counter() - begun_s
+        advance(f"simulating {strategy}")
+        result = simulate_plan(plan, options)
+        outcomes.append(Outcome(strategy=strategy, planning_s=planning_s, result=result))
+    return tuple(outcomes)
+
+
+def simulate_plan(plan: "Plan", options: SimulationOptions) -> Result:
+    """Simulate one iteration of a plan and sum it up."""
+    from spindle_sim.metrics import summarize
+    from spindle_sim.plan import schedule
+    from spindle_sim.simulator import simulate
+
+    timeline = simulate(
+        plan, overlap_sync=options.overlap_sync, jitter=options.jitter, seed=options.seed
+    )
+    return Result(
+        plan=plan,
+        timeline=timeline,
+        summary=summarize(plan, timeline),
+        compute_s=schedule(plan).makespan_s,
+    )

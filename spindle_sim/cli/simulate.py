@@ -1,0 +1,110 @@
+"""`spindle simulate`: replay a plan file, whoever wrote it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spindle_sim.cli.comparison import Result, SimulationOptions, simulate_plan
+from spindle_sim.cli.console import new_table, print_json, progress, stdout_console
+from spindle_sim.cli.options import Jitter, JsonOutput, OverlapSync, PlanFile, Report, Seed
+from spindle_sim.cli.outputs import check_outputs
+from spindle_sim.cli.validate import load_valid_plan
+
+if TYPE_CHECKING:
+    from spindle_sim.plan import Plan
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    plan: PlanFile,
+    *,
+    report: Report = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a trace for the Perfetto UI (Chrome JSON).",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonOutput = False,
+    seed: Seed = 0,
+    jitter: Jitter = 0.0,
+    overlap_sync: OverlapSync = False,
+) -> None:
+    """Simulate one iteration of a plan."""
+    check_outputs(report=report, trace=trace)
+    options = SimulationOptions(overlap_sync=overlap_sync, jitter=jitter, seed=seed)
+    with progress(2 + (report is not None) + (trace is not None)) as advance:
+        advance("reading the plan")
+        loaded = load_valid_plan(plan)
+        advance("simulating")
+        result = simulate_plan(loaded, options)
+        if report is not None:
+            advance("writing the report")
+            _write_report(report, result)
+        if trace is not None:
+            advance("writing the trace")
+            _write_trace(trace, result)
+    if json:
+        _print_json(loaded, result, options)
+        return
+    _print(loaded, result)
+    for name, path in (("Report", report), ("Trace", trace)):
+        if path is not None:
+            print(f"{name}: {path}")
+
+
+def _write_report(path: str, result: Result) -> None:
+    from spindle_sim.report import Run, write_report
+
+    write_report(Path(path), [Run(plan=result.plan, timeline=result.timeline)])
+
+
+def _write_trace(path: str, result: Result) -> None:
+    from spindle_sim.report import write_trace
+
+    write_trace(Path(path), result.plan, result.timeline)
+
+
+def _print_json(plan: "Plan", result: Result, options: SimulationOptions) -> None:
+    from spindle_sim.cli.rows import cluster_row, provenance, result_row, workload_row
+
+    print_json(
+        {
+            "strategy": plan.strategy,
+            **result_row(result),
+            "workload": workload_row(plan.workload),
+            "cluster": cluster_row(plan.cluster),
+            "provenance": provenance(plan.profile, options),
+        }
+    )
+
+
+def _print(plan: "Plan", result: Result) -> None:
+    from spindle_sim.cli.tables import print_idle, print_inputs, print_trust
+    from spindle_sim.units import format_bytes, format_duration
+
+    console = stdout_console()
+    print_inputs(console, plan.workload, plan.cluster)
+    summary = result.summary
+    table = new_table(f"One iteration under {plan.strategy}", "", "")
+    for name, value in (
+        ("Iteration", format_duration(summary.iteration_s)),
+        ("Forward+backward", format_duration(summary.forward_backward_s)),
+        ("Synchronization", format_duration(summary.sync_s)),
+        ("Send/receive", format_duration(summary.send_recv_s)),
+        ("Idle", format_duration(summary.idle_s)),
+        ("Samples/s", f"{summary.samples_per_s:.1f}"),
+        ("Model PFLOP/s", f"{summary.model_flops_per_s / 1e15:.3f}"),
+        ("Utilization", f"{summary.utilization:.1%}"),
+        ("Compute over optimum", f"{result.compute_s / plan.optimum_s - 1:+.1%}"),
+        ("Peak memory of a device", format_bytes(summary.peak_memory_bytes)),
+        ("GPU-hours", f"{summary.gpu_hours_per_iteration:.6f}"),
+    ):
+        table.add_row(name, value)
+    console.print(table)
+    print_idle(console, plan.strategy, result)
+    print_trust(console, plan.profile, plan.workload)
