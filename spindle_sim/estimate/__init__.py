@@ -1,7 +1,22 @@
 """HOW LONG, HOW LARGE: scaling curves, device model, collectives, memory, profile files."""
 
-from spindle_sim.estimate.curve import ScalingCurve
+from spindle_sim.estimate.collectives import Collective, CollectiveDemand
+from spindle_sim.estimate.curve import PiecewiseAlphaBeta, ScalingCurve
 from spindle_sim.estimate.estimator import Estimator
 from spindle_sim.estimate.memory import activation_bytes, state_bytes, working_bytes
+from spindle_sim.estimate.profile import Profile, load_profile, profile_schema, save_profile
 
-__all__ = ["Estimator", "ScalingCurve", "activation_bytes", "state_bytes", "working_bytes"]
+__all__ = [
+    "Collective",
+    "CollectiveDemand",
+    "Estimator",
+    "PiecewiseAlphaBeta",
+    "Profile",
+    "ScalingCurve",
+    "activation_bytes",
+    "load_profile",
+    "profile_schema",
+    "save_profile",
+    "state_bytes",
+    "working_bytes",
+]

@@ -1,8 +1,9 @@
 """How long one operator computes on one device: products, attention, memory traffic, launches.
 
-A roofline whose efficiency falls with the size of the work through fixed times: a product takes
-gemm_fixed_s + max(FLOP / (efficiency * peak), bytes / bandwidth), so small ones reach little of
-the peak. Communication is not in here.
+A roofline whose efficiency falls with the size of the work, since every part has a fixed time: a
+product takes gemm_fixed_s + max(FLOP / (efficiency * peak), bytes / bandwidth), so that small ones
+reach little of the peak. The CPU launches kernels ahead of the GPU, so launching is a floor of an
+operator's time, not an addition. Communication is not in here.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ __all__ = ["ComputeModel"]
 
 BYTES_PER_ELEMENT = 2  # bf16
 BACKWARD_TRAFFIC = 1.5  # reads the kept input and the gradient, writes one: three for two
+BACKWARD_ATTENTION = 2.5  # five products for two: the scores are computed again
+# Adam reads gradient (2), master weight and two moments (12), writes those and the weight (14);
+# the norm of the gradients for clipping reads them once more (2).
+OPTIMIZER_BYTES_PER_PARAMETER = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +32,11 @@ class ComputeModel:
 
     def forward_s(self, cost: OperatorCost, samples: float, tp: int = 1) -> float:
         """Give the forward time of `samples` items at tensor-parallel degree `tp`."""
-        busy_s = sum(self.gemm_s(gemm, samples, tp) for gemm in cost.gemms)
-        busy_s += sum(self.attention_s(item, samples, tp) for item in cost.attentions)
-        products = _products(cost)
-        busy_s += self._rest_s(cost.traffic_bytes * samples / tp, cost.kernels - products)
+        busy_s = self._rest_s(cost.traffic_bytes * samples / tp, cost.kernels - _products(cost))
+        for gemm in cost.gemms:
+            busy_s += self.gemm_s(gemm, samples, tp)
+        for item in cost.attentions:
+            busy_s += self.attention_s(item, samples, tp)
         return max(busy_s, cost.kernels * self.device.launch_s)
 
     def backward_s(
@@ -40,50 +46,64 @@ class ComputeModel:
         if backward is Backward.NONE:
             return 0.0
         weights = 0 if backward is Backward.INPUT_ONLY else 1
+        gradients = 0  # products launched
         busy_s = 0.0
         for index, gemm in enumerate(cost.gemms):
             # The first product's input is the operator's: its gradient may not be wanted.
             inputs = 0 if backward is Backward.WEIGHT_ONLY and index == 0 else 1
             busy_s += (weights + inputs) * self.gemm_s(gemm, samples, tp)
+            gradients += (weights + inputs) * gemm.count
         for item in cost.attentions:
             busy_s += self.attention_s(item, samples, tp, backward=True)
-        kernels = 2 * cost.kernels
-        rest = max(0, kernels - 2 * _products(cost))
-        busy_s += self._rest_s(BACKWARD_TRAFFIC * cost.traffic_bytes * samples / tp, rest)
+        # Each other kernel has about two in the backward: gradient, and its reduction or sum.
+        others = 2 * max(0, cost.kernels - _products(cost))
+        busy_s += self._rest_s(BACKWARD_TRAFFIC * cost.traffic_bytes * samples / tp, others)
+        kernels = gradients + 2 * len(cost.attentions) + others
         return max(busy_s, kernels * self.device.launch_s)
 
     def gemm_s(self, gemm: Gemm, samples: float, tp: int = 1) -> float:
-        """Give the time of the product (or of one of its two gradients: as many FLOP)."""
+        """Give the time of the product, or of one of its two gradients: as many FLOP."""
         inner, columns = float(gemm.inner), float(gemm.columns)
         if gemm.sharding is Sharding.COLUMN:
             columns /= tp
         elif gemm.sharding is Sharding.ROW:
             inner /= tp
-        rows = gemm.rows * samples
-        flops_s = 2.0 * rows * inner * columns / (self.device.gemm_efficiency * self.gpu.peak_flops)
-        elements = rows * inner + inner * columns + rows * columns
-        memory_s = BYTES_PER_ELEMENT * elements / self._memory_bandwidth
-        return gemm.count * (self.device.gemm_fixed_s + max(flops_s, memory_s))
+        return gemm.count * self.product_s(gemm.rows * samples, inner, columns)
+
+    def product_s(self, rows: float, inner: float, columns: float) -> float:
+        """Give the time of one matrix product (rows x inner) @ (inner x columns)."""
+        device, gpu = self.device, self.gpu
+        flops_s = 2.0 * rows * inner * columns / (device.gemm_efficiency * gpu.peak_flops)
+        size_bytes = BYTES_PER_ELEMENT * (rows * inner + inner * columns + rows * columns)
+        bandwidth = device.gemm_memory_efficiency * gpu.memory_bandwidth_bytes_per_s
+        return device.gemm_fixed_s + max(flops_s, size_bytes / bandwidth)
 
     def attention_s(
         self, attention: Attention, samples: float, tp: int = 1, *, backward: bool = False
     ) -> float:
         """Give the time of flash attention; a causal kernel computes half of the square."""
-        flops = attention.flops / attention.count * samples / tp * (0.5 if attention.causal else 1)
-        efficiency = self.device.attention_forward_efficiency
+        device = self.device
+        rows = attention.queries * attention.heads * samples / tp + device.attention_tail_rows
+        flops = 4.0 * rows * attention.keys * attention.head_width
+        if attention.causal:
+            flops *= 0.5
+        efficiency = device.attention_forward_efficiency
         if backward:
-            # Five products instead of two: the scores are computed again.
-            flops *= 2.5
-            efficiency = self.device.attention_backward_efficiency
+            flops *= BACKWARD_ATTENTION
+            efficiency = device.attention_backward_efficiency
         busy_s = flops / (efficiency * self.gpu.peak_flops)
-        return attention.count * (self.device.attention_fixed_s + busy_s)
+        return attention.count * (device.kernel_floor_s + busy_s)
+
+    def optimizer_step_s(self, num_parameters: float) -> float:
+        """Give the time of one mixed-precision Adam step over the parameters that a device owns."""
+        if num_parameters <= 0:
+            return 0.0
+        return self._rest_s(OPTIMIZER_BYTES_PER_PARAMETER * num_parameters, 1)
 
     def _rest_s(self, traffic_bytes: float, kernels: int) -> float:
-        return traffic_bytes / self._memory_bandwidth + max(0, kernels) * self.device.kernel_floor_s
-
-    @property
-    def _memory_bandwidth(self) -> float:
-        return self.device.memory_efficiency * self.gpu.memory_bandwidth_bytes_per_s
+        device = self.device
+        bandwidth = device.elementwise_efficiency * self.gpu.memory_bandwidth_bytes_per_s
+        return traffic_bytes / bandwidth + max(0, kernels) * device.kernel_floor_s
 
 
 def _products(cost: OperatorCost) -> int:

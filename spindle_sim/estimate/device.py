@@ -1,15 +1,17 @@
-"""The device model: what fraction of its peak figures a GPU reaches, as fitted constants.
+"""The device model: what a GPU and NCCL reach of their peak figures, as fitted constants.
 
 The constants are data (`spindle_traces/devices.json`) with their provenance; this file reads them.
+`benchmarks/estimate_fit.py` makes that file from published measurements.
 """
 
-import json
 from dataclasses import dataclass
 from importlib import resources
 
+from pydantic import TypeAdapter
+
 from spindle_sim.cluster import Gpu
 
-__all__ = ["DeviceModel", "Provenance", "device_model"]
+__all__ = ["DeviceModel", "DeviceModels", "NcclModel", "Provenance", "device_models"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,32 +30,54 @@ class DeviceModel:
     """Constants of one GPU; efficiencies are fractions of the GPU's peak figures."""
 
     name: str
-    gpus: tuple[str, ...]  # names of GPUs that share the constants, as prefixes
+    gpus: tuple[str, ...]  # GPUs that share the constants, as prefixes of their names
     provenance: Provenance
     gemm_efficiency: float  # of peak_flops, reached by large products
     gemm_fixed_s: float  # start, drain and the last, partly filled wave of one product
+    gemm_memory_efficiency: float  # of memory_bandwidth, reached by products of few rows
     attention_forward_efficiency: float  # of peak_flops, flash attention
     attention_backward_efficiency: float
-    attention_fixed_s: float
-    memory_efficiency: float  # of memory_bandwidth_bytes_per_s
+    attention_tail_rows: float  # query rows (over all heads) that idle in the last wave
+    elementwise_efficiency: float  # of memory_bandwidth, reached by everything else
     kernel_floor_s: float  # the shortest time of a kernel on the GPU
     launch_s: float  # CPU time to launch one kernel: the CPU runs ahead, so it is a floor
 
 
-def device_model(gpu: Gpu) -> DeviceModel:
-    """Give the constants for a GPU: its own, or those of its kin, or of the first in the file."""
-    text = resources.files("spindle_traces").joinpath("devices.json").read_text(encoding="utf-8")
-    models = [_model(record) for record in json.loads(text)["devices"]]
-    for model in models:
-        if any(gpu.name.lower().startswith(name.lower()) for name in model.gpus):
-            return model
-    return models[0]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclModel:
+    """Constants of NCCL on one kind of GPU; hop latencies are NCCL's own (`collectives.py`)."""
+
+    name: str
+    gpus: tuple[str, ...]
+    provenance: Provenance
+    launch_s: float  # from the call to the first byte, on top of NCCL's base latency
+    simple_fixed_s: float  # filling the pipeline of the Simple protocol
+    ring_loss: float  # the ring's bandwidth is 1 - ring_loss / ranks of what many ranks reach
+    sharp_gain: float = 0.0  # NVLink SHARP over the ring, whole island; 0 where there is none
 
 
-def _model(record: dict[str, object]) -> DeviceModel:
-    provenance = record["provenance"]
-    gpus = record["gpus"]
-    assert isinstance(provenance, dict)
-    assert isinstance(gpus, list)
-    fields = {key: value for key, value in record.items() if key not in ("provenance", "gpus")}
-    return DeviceModel(provenance=Provenance(**provenance), gpus=tuple(gpus), **fields)  # type: ignore[arg-type]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceModels:
+    """The file of constants; the first of a list serves GPUs that none names."""
+
+    format_version: str
+    devices: tuple[DeviceModel, ...]
+    nccl: tuple[NcclModel, ...]
+
+    def device(self, gpu: Gpu) -> DeviceModel:
+        """Give the constants for a GPU: its own die's, or the first."""
+        return next((m for m in self.devices if _names(m.gpus, gpu)), self.devices[0])
+
+    def collective(self, gpu: Gpu) -> NcclModel:
+        """Give NCCL's constants for a GPU."""
+        return next((m for m in self.nccl if _names(m.gpus, gpu)), self.nccl[0])
+
+
+def device_models() -> DeviceModels:
+    """Read the constants that come with the program."""
+    path = resources.files("spindle_traces").joinpath("devices.json")
+    return TypeAdapter(DeviceModels).validate_json(path.read_bytes())
+
+
+def _names(prefixes: tuple[str, ...], gpu: Gpu) -> bool:
+    return gpu.name.lower().startswith(tuple(prefix.lower() for prefix in prefixes))

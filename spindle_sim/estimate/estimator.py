@@ -2,36 +2,72 @@
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 
 from spindle_sim.cluster import Cluster
-from spindle_sim.estimate import collectives
+from spindle_sim.estimate.collectives import Collective, CollectiveDemand, CollectiveModel
 from spindle_sim.estimate.compute import ComputeModel
 from spindle_sim.estimate.curve import ScalingCurve
-from spindle_sim.estimate.device import device_model
+from spindle_sim.estimate.device import DeviceModels, device_models
+from spindle_sim.estimate.measured import MeasuredTimes
+from spindle_sim.estimate.profile import Profile, load_profile
 from spindle_sim.plan import Backward
-from spindle_sim.workload import OperatorNode, TransformerLayer
+from spindle_sim.workload import OperatorCost, OperatorNode, TransformerLayer
 
 __all__ = ["Estimator"]
 
 
 class Estimator:
-    """Times of operators, collectives and transfers on one cluster; remembers what it computed."""
+    """Times of operators, collectives and transfers on one cluster; remembers what it computed.
 
-    def __init__(self, cluster: Cluster, profile: str | None = None) -> None:
-        """Prepare the models of `cluster`."""
+    Operators that `profile` holds take its times, all others those of the device model.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        profile: Profile | Path | str | None = None,
+        *,
+        models: DeviceModels | None = None,
+    ) -> None:
+        """Prepare the models of `cluster`; `profile` may be a file's path."""
+        models = models or device_models()
+        if isinstance(profile, Path | str):
+            profile = load_profile(profile)
         self.cluster = cluster
-        self.compute = ComputeModel(gpu=cluster.gpu, device=device_model(cluster.gpu))
+        self.profile = profile
+        self.compute = ComputeModel(gpu=cluster.gpu, device=models.device(cluster.gpu))
+        self.collectives = CollectiveModel(cluster=cluster, nccl=models.collective(cluster.gpu))
+        self._measured = MeasuredTimes.of(profile, self.compute) if profile else None
         self._curves: dict[tuple[object, ...], ScalingCurve] = {}
 
     @property
     def profile_name(self) -> str:
-        """How the times came about."""
-        return f"analytic model {self.compute.device.name} (modelled)"
+        """How the times came about, for plans and reports."""
+        device = self.compute.device
+        model = f"analytic model {device.name}"
+        if device.provenance.device != self.cluster.gpu.name:
+            model += f" (from {device.provenance.device}, {device.provenance.kind})"
+        else:
+            model += f" ({device.provenance.kind})"
+        if self.profile is None:
+            return model
+        return f"{self.profile.provenance.kind} {self.profile.name}, elsewhere {model}"
 
     @property
     def profile_hash(self) -> str:
-        """SHA-256 of the constants used."""
-        return hashlib.sha256(repr(self.compute.device).encode()).hexdigest()
+        """SHA-256 of the profile and of the constants used."""
+        known = f"{self.compute.device!r}{self.collectives.nccl!r}"
+        if self.profile is not None:
+            known += self.profile.sha256
+        return hashlib.sha256(known.encode()).hexdigest()
+
+    def provenance(self, operator: OperatorNode, *, tp: int = 1) -> str:
+        """Say where the times of one operator come from: "measured NAME" or "analytic model"."""
+        profile, measured = self.profile, self._measured
+        if profile and measured and measured.find(operator, tp) is not None:
+            return f"{profile.provenance.kind} {profile.name}"
+        return f"analytic model {self.compute.device.name}"
 
     def curve(
         self,
@@ -58,42 +94,49 @@ class Estimator:
         return known
 
     def all_reduce_s(self, size_bytes: float, devices: Sequence[int]) -> float:
-        """Give the time of an all-reduce of `size_bytes` on each of `devices`."""
-        return collectives.all_reduce_s(self.cluster, size_bytes, devices)
+        """Give the time of an all-reduce of `size_bytes` on each of `devices`, on idle links."""
+        return self.collectives.time_s(Collective.ALL_REDUCE, size_bytes, devices)
+
+    def reduce_scatter_s(self, size_bytes: float, devices: Sequence[int]) -> float:
+        """Give the time of a reduce-scatter of `size_bytes` on each of `devices`."""
+        return self.collectives.time_s(Collective.REDUCE_SCATTER, size_bytes, devices)
+
+    def all_gather_s(self, size_bytes: float, devices: Sequence[int]) -> float:
+        """Give the time of an all-gather whose result has `size_bytes`."""
+        return self.collectives.time_s(Collective.ALL_GATHER, size_bytes, devices)
+
+    def collective_demand(
+        self, collective: Collective, size_bytes: float, devices: Sequence[int]
+    ) -> CollectiveDemand:
+        """Give a collective as data, for a simulator whose traffic shares links."""
+        return self.collectives.demand(collective, size_bytes, devices)
 
     def transfer_s(self, size_bytes: float, source_device: int, target_device: int) -> float:
-        """Give the time of one message."""
-        return collectives.transfer_s(self.cluster, size_bytes, source_device, target_device)
+        """Give the time of one message on idle links."""
+        return self.collectives.transfer_s(size_bytes, source_device, target_device)
 
     def optimizer_step_s(self, num_parameters: float) -> float:
-        """Give the time of one mixed-precision Adam step over parameters of one device."""
-        gpu, device = self.cluster.gpu, self.compute.device
-        traffic_bytes = 30.0 * num_parameters
-        return traffic_bytes / (device.memory_efficiency * gpu.memory_bandwidth_bytes_per_s)
+        """Give the time of one mixed-precision Adam step over the parameters of one device."""
+        return self.compute.optimizer_step_s(num_parameters)
 
     def _build(
         self, node: OperatorNode, backward: Backward, tp: int, *, recompute: bool
     ) -> ScalingCurve:
         cost = node.cost
-        allocations: list[int] = []
-        forwards: list[float] = []
-        backwards: list[float] = []
+        allocations, forwards, backwards = [], [], []
         for dp in self._data_parallel_degrees(node, tp):
-            n = dp * tp
             samples = node.batch_size * node.items / dp
-            forward_s = self.compute.forward_s(cost, samples, tp)
-            backward_s = self.compute.backward_s(cost, samples, backward, tp)
-            if tp > 1 and cost.reductions:
-                size = cost.reduced_bytes * samples / cost.reductions
-                reduce_s = cost.reductions * self.all_reduce_s(size, range(tp))
-                forward_s += reduce_s
-                backward_s += reduce_s if backward is not Backward.NONE else 0.0
+            forward_s, backward_s = self._compute_s(node, cost, backward, tp=tp, samples=samples)
+            reduce_s = self._reduce_s(cost, samples, tp)
+            gather_s = 0.0
             if dp > 1 and cost.gathered_bytes:
-                size = cost.gathered_bytes * node.batch_size * node.items
-                forward_s += collectives.all_gather_s(self.cluster, size, range(0, n, tp))
-            if recompute and backward is not Backward.NONE:
-                backward_s += forward_s
-            allocations.append(n)
+                size_bytes = cost.gathered_bytes * node.batch_size * node.items
+                gather_s = self.all_gather_s(size_bytes, range(0, dp * tp, tp))
+            forward_s += reduce_s + gather_s
+            if backward is not Backward.NONE:
+                # The gathered features aren't gathered again, they are kept.
+                backward_s += reduce_s + (forward_s - gather_s if recompute else 0.0)
+            allocations.append(dp * tp)
             forwards.append(forward_s)
             backwards.append(backward_s)
         return ScalingCurve(
@@ -102,6 +145,22 @@ class Estimator:
             forward_times_s=tuple(forwards),
             backward_times_s=tuple(backwards),
         )
+
+    def _compute_s(
+        self, node: OperatorNode, cost: OperatorCost, backward: Backward, *, tp: int, samples: float
+    ) -> tuple[float, float]:
+        if self._measured is not None and (found := self._measured.find(node, tp)) is not None:
+            return self._measured.times_s(found, cost, backward, samples)
+        return (
+            self.compute.forward_s(cost, samples, tp),
+            self.compute.backward_s(cost, samples, backward, tp),
+        )
+
+    def _reduce_s(self, cost: OperatorCost, samples: float, tp: int) -> float:
+        if tp == 1 or not cost.reductions:
+            return 0.0
+        size_bytes = cost.reduced_bytes * samples / cost.reductions
+        return cost.reductions * self.all_reduce_s(size_bytes, range(tp))
 
     def _data_parallel_degrees(self, node: OperatorNode, tp: int) -> list[int]:
         if tp > self.cluster.island_size or self.cluster.island_size % tp:
