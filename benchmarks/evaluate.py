@@ -1,0 +1,120 @@
+"""Every strategy on the paper's workloads and cluster sizes: the README's main table.
+
+    python benchmarks/evaluate.py [--json] [--workloads multitask-clip,ofasys,qwen-val]
+
+For each case it prints the simulated iteration time of every strategy, Spindle's speed-up over the
+best other one and over seq, how far its compute makespan is from the Theorem 1 optimum (the rate
+form, a lower bound, and equation 11 as printed), and the planning and simulation times.
+"""
+
+import argparse
+import json
+import sys
+import time
+
+from spindle_sim.cluster import parse_cluster
+from spindle_sim.errors import InfeasibleError
+from spindle_sim.metrics import summarize
+from spindle_sim.plan import schedule
+from spindle_sim.planner import STRATEGIES, make_plan
+from spindle_sim.planner.make import equation_11_s
+from spindle_sim.simulator import simulate
+from spindle_sim.workload import builtin_workload
+
+CASES = (("multitask-clip", (4, 7, 10)), ("ofasys", (4, 7)), ("qwen-val", (3,)))
+CLUSTERS = ("a800:1x8", "a800:2x8", "a800:4x8", "a800:8x8")
+EXIT_NOT_MET = 1
+
+
+def run_case(workload_name: str, tasks: int, cluster_name: str, batch_scale: float) -> dict:
+    """Plan and simulate one workload on one cluster with every strategy."""
+    workload = builtin_workload(workload_name).with_first_tasks(tasks)
+    workload = workload.with_batch_scale(batch_scale)
+    cluster = parse_cluster(cluster_name)
+    rows = {}
+    for strategy in STRATEGIES:
+        begun = time.perf_counter()
+        try:
+            plan = make_plan(workload, cluster, strategy)
+        except InfeasibleError as error:
+            rows[strategy] = {"error": str(error)}
+            continue
+        planned = time.perf_counter()
+        timeline = simulate(plan)
+        simulated = time.perf_counter()
+        summary = summarize(plan, timeline)
+        rows[strategy] = {
+            "iteration_s": summary.iteration_s,
+            "compute_s": schedule(plan).makespan_s,
+            "optimum_s": plan.optimum_s,
+            "equation_11_s": equation_11_s(plan),
+            "sync_s": summary.sync_s,
+            "send_recv_s": summary.send_recv_s,
+            "idle_s": summary.idle_s,
+            "forward_backward_s": summary.forward_backward_s,
+            "peak_memory_bytes": summary.peak_memory_bytes,
+            "rounds": 1 + max(item.round for item in plan.slices),
+            "recomputed": len({s.metaop for s in plan.slices if s.recompute}),
+            "tp": max(item.tp for item in plan.slices),
+            "zero1": plan.zero1,
+            "slices": len(plan.slices),
+            "planning_s": planned - begun,
+            "simulation_s": simulated - planned,
+        }
+    return {
+        "workload": workload_name,
+        "tasks": tasks,
+        "devices": cluster.num_devices,
+        "strategies": rows,
+    }
+
+
+def print_case(case: dict) -> bool:
+    """Print one line; say whether Spindle is at or below every other strategy."""
+    rows = case["strategies"]
+    times = {name: row.get("iteration_s", float("inf")) for name, row in rows.items()}
+    ours = rows["spindle"]
+    best = min((t, name) for name, t in times.items() if name != "spindle")
+    met = times["spindle"] <= best[0]
+    cells = "  ".join(f"{name} {1e3 * t:8.1f}" for name, t in times.items())
+    print(
+        f"{case['workload']:>14} {case['tasks']:>2} tasks {case['devices']:>3} GPUs  {cells}"
+        f"  vs seq {times['seq'] / times['spindle']:.3f}x  vs best ({best[1]})"
+        f" {best[0] / times['spindle']:.3f}x {'ok' if met else 'NOT BEST'}"
+        f"  compute/optimum {ours['compute_s'] / ours['optimum_s']:.3f}"
+        f" (eq. 11: {ours['compute_s'] / ours['equation_11_s']:.3f})"
+        f"  sync {ours['sync_s'] / times['spindle']:.1%}"
+        f"  send/recv {ours['send_recv_s'] / times['spindle']:.1%}"
+        f"  rounds {ours['rounds']} recomputed {ours['recomputed']} tp {ours['tp']}"
+        f"  plan {ours['planning_s']:.2f} s  sim {ours['simulation_s']:.2f} s",
+        flush=True,
+    )
+    return met
+
+
+def main() -> int:
+    """Run all cases; exit 1 where Spindle isn't at or below every other strategy."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--workloads", default=",".join(name for name, _ in CASES))
+    parser.add_argument("--clusters", default=",".join(CLUSTERS))
+    parser.add_argument("--batch-scale", type=float, default=1.0)
+    arguments = parser.parse_args()
+    chosen = arguments.workloads.split(",")
+    cases, met = [], []
+    for name, counts in CASES:
+        for tasks in counts if name in chosen else ():
+            for cluster in arguments.clusters.split(","):
+                case = run_case(name, tasks, cluster, arguments.batch_scale)
+                cases.append(case)
+                if not arguments.json:
+                    met.append(print_case(case))
+    if arguments.json:
+        json.dump({"cases": cases}, sys.stdout, indent=1)
+        return 0
+    print(f"spindle at or below every other strategy in {sum(met)} of {len(met)} cases")
+    return 0 if all(met) else EXIT_NOT_MET
+
+
+if __name__ == "__main__":
+    sys.exit(main())
