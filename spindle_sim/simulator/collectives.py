@@ -47,19 +47,19 @@ def _ring_loads(links: Links, size_bytes: float, devices: Sequence[int]) -> dict
     moved = 2 * (count - 1) / count * size_bytes
     islands: dict[int, list[int]] = {}
     for device in devices:
-        islands.setdefault(cluster.island_of(device), []).append(device)
+        islands.setdefault(links.island[device], []).append(device)
     loads: dict[int, float] = {}
     for members in islands.values():
         if len(members) > 1:
             for device in members:
-                loads[links.port_out(device)] = moved
-                loads[links.port_in(device)] = moved
+                loads[links.port_out[device]] = moved
+                loads[links.port_in[device]] = moved
         if len(islands) > 1:
-            nics = {links.nic_out(device): links.nic_in(device) for device in members}
+            nics = {links.nic_out[device]: links.nic_in[device] for device in members}
             for outward, inward in nics.items():
                 loads[outward] = loads.get(outward, 0.0) + moved / len(nics)
                 loads[inward] = loads.get(inward, 0.0) + moved / len(nics)
-    nodes = {cluster.node_of(device) for device in devices}
+    nodes = {links.node[device] for device in devices}
     if len(nodes) > 1 and cluster.oversubscription > 1:
         loads[links.fabric] = moved * len(nodes)
     return loads

@@ -6,6 +6,12 @@ state nothing twice.
 
 from dataclasses import dataclass
 
+from spindle_sim.estimate.memory import (
+    GRADIENT_BYTES,
+    OPTIMIZER_BYTES,
+    PARAMETER_BYTES,
+    shard_parameters,
+)
 from spindle_sim.plan import MetaOp, Plan
 
 __all__ = ["Holding", "holdings"]
@@ -26,7 +32,11 @@ class Holding:
     @property
     def state_bytes(self) -> float:
         """Weights and gradients in bf16; float32 master weights and two Adam moments."""
-        return 2 * (self.trained + self.frozen) + 2 * self.trained + 12 * self.stepped
+        return (
+            PARAMETER_BYTES * (self.trained + self.frozen)
+            + GRADIENT_BYTES * self.trained
+            + OPTIMIZER_BYTES * self.stepped
+        )
 
 
 def holdings(plan: Plan) -> dict[int, Holding]:
@@ -44,7 +54,7 @@ def holdings(plan: Plan) -> dict[int, Holding]:
     for device, held in sorted(sizes.items()):
         trained = frozen = stepped = 0.0
         for (name, index), (metaop, tp) in held.items():
-            size = metaop.parameters - metaop.sharded_parameters + metaop.sharded_parameters / tp
+            size = shard_parameters(metaop, tp)
             if metaop.frozen:
                 frozen += size
                 continue

@@ -10,7 +10,7 @@ from math import inf
 
 from spindle_sim.cluster import Cluster
 
-__all__ = ["Links", "Path"]
+__all__ = ["Links", "Path", "cluster_links"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,59 +23,50 @@ class Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """All links of a cluster: numbers for names, in bytes per second one way."""
+    """All links of a cluster by number: ports out, ports in, NICs out, NICs in, the fabric.
+
+    `capacities` are bytes per second one way; the others give a number for each device.
+    """
 
     cluster: Cluster
-
-    @property
-    def capacities(self) -> tuple[float, ...]:
-        """Capacity of each link: ports out, ports in, NICs out, NICs in, fabric."""
-        cluster = self.cluster
-        port = cluster.gpu.collective_bandwidth_bytes_per_s
-        nic = cluster.nic_bandwidth_bytes_per_s * cluster.nic_efficiency
-        num_nics = cluster.num_nodes * cluster.nics_per_node
-        # A non-blocking fabric carries what all NICs send: it can't be what limits a stream.
-        fabric = inf
-        if cluster.oversubscription > 1:
-            fabric = num_nics * nic / cluster.oversubscription
-        return (*[port] * (2 * cluster.num_devices), *[nic] * (2 * num_nics), fabric)
-
-    @property
-    def fabric(self) -> int:
-        """The fabric between the nodes."""
-        cluster = self.cluster
-        return 2 * cluster.num_devices + 2 * cluster.num_nodes * cluster.nics_per_node
-
-    def port_out(self, device: int) -> int:
-        """The port over which a device sends within its island."""
-        return device
-
-    def port_in(self, device: int) -> int:
-        """The port over which a device receives within its island."""
-        return self.cluster.num_devices + device
-
-    def nic_out(self, device: int) -> int:
-        """The NIC, outwards, that a device uses."""
-        return 2 * self.cluster.num_devices + self._nic(device)
-
-    def nic_in(self, device: int) -> int:
-        """The NIC, inwards, that a device uses."""
-        cluster = self.cluster
-        num_nics = cluster.num_nodes * cluster.nics_per_node
-        return 2 * cluster.num_devices + num_nics + self._nic(device)
+    capacities: tuple[float, ...]
+    port_out: tuple[int, ...]
+    port_in: tuple[int, ...]
+    nic_out: tuple[int, ...]
+    nic_in: tuple[int, ...]
+    fabric: int
+    island: tuple[int, ...]
+    node: tuple[int, ...]
 
     def path(self, source: int, target: int) -> Path:
         """Give the path of a message; between islands of one node it goes through their NICs."""
         cluster = self.cluster
-        if cluster.island_of(source) == cluster.island_of(target):
-            ports = self.port_out(source), self.port_in(target)
+        if self.island[source] == self.island[target]:
+            ports = self.port_out[source], self.port_in[target]
             return Path(links=ports, latency_s=cluster.link_latency_s)
-        nics = self.nic_out(source), self.nic_in(target)
-        if cluster.oversubscription > 1 and cluster.node_of(source) != cluster.node_of(target):
+        nics = self.nic_out[source], self.nic_in[target]
+        if cluster.oversubscription > 1 and self.node[source] != self.node[target]:
             return Path(links=(*nics, self.fabric), latency_s=cluster.network_latency_s)
         return Path(links=nics, latency_s=cluster.network_latency_s)
 
-    def _nic(self, device: int) -> int:
-        return self.cluster.node_of(device) * self.cluster.nics_per_node + self.cluster.nic_of(
-            device
-        )
+
+def cluster_links(cluster: Cluster) -> Links:
+    """Number the links of a cluster."""
+    count, num_nics = cluster.num_devices, cluster.num_nodes * cluster.nics_per_node
+    port = cluster.gpu.collective_bandwidth_bytes_per_s
+    nic = cluster.nic_bandwidth_bytes_per_s * cluster.nic_efficiency
+    # A non-blocking fabric carries what all NICs send: it can't be what limits a stream.
+    fabric = inf if cluster.oversubscription == 1 else num_nics * nic / cluster.oversubscription
+    devices = range(count)
+    nics = [cluster.node_of(d) * cluster.nics_per_node + cluster.nic_of(d) for d in devices]
+    return Links(
+        cluster=cluster,
+        capacities=(*[port] * (2 * count), *[nic] * (2 * num_nics), fabric),
+        port_out=tuple(devices),
+        port_in=tuple(count + device for device in devices),
+        nic_out=tuple(2 * count + index for index in nics),
+        nic_in=tuple(2 * count + num_nics + index for index in nics),
+        fabric=2 * (count + num_nics),
+        island=tuple(cluster.island_of(device) for device in devices),
+        node=tuple(cluster.node_of(device) for device in devices),
+    )

@@ -6,21 +6,28 @@ is freed first, and the level returns to exactly what it was.
 
 from dataclasses import dataclass, field
 
-from spindle_sim.plan import Backward, MetaOp, Slice
+from spindle_sim.estimate.memory import activation_bytes, working_bytes
+from spindle_sim.plan import MetaOp, Slice
 from spindle_sim.timeline import MemorySample
 
-__all__ = ["MemoryTrack", "slice_activation_bytes"]
+__all__ = ["MemoryTrack", "kept_bytes", "recomputed_bytes"]
 
 
-def slice_activation_bytes(item: Slice, metaop: MetaOp) -> float:
+def kept_bytes(item: Slice, metaop: MetaOp) -> float:
     """Give what each device of a slice keeps for its backward."""
-    if metaop.backward is Backward.NONE:
-        return 0.0
-    samples = metaop.batch / item.dp
-    if item.recompute:
-        return item.num_ops * samples * metaop.input_bytes
-    kept = metaop.saved_bytes / item.tp + metaop.saved_replicated_bytes
-    return item.num_ops * samples * kept
+    return activation_bytes(
+        metaop,
+        num_ops=item.num_ops,
+        dp=item.dp,
+        tp=item.tp,
+        recompute=item.recompute,
+        first_op=item.first_op,
+    )
+
+
+def recomputed_bytes(item: Slice, metaop: MetaOp) -> float:
+    """Give what each device of a slice holds besides, while its backward runs."""
+    return working_bytes(metaop, dp=item.dp, tp=item.tp) if item.recompute else 0.0
 
 
 @dataclass(slots=True)
@@ -38,19 +45,14 @@ class MemoryTrack:
         self._sample(0.0)
 
     def keep(self, time_s: float, size_bytes: float) -> None:
-        """Add the activations of a forward that begins."""
+        """Add something: the activations of a forward, or what a backward recomputes."""
         self._levels.append(self._levels[-1] + size_bytes)
         self._sample(time_s)
 
     def free(self, time_s: float) -> None:
-        """Drop the activations kept last: their backward has ended."""
+        """Drop what was added last."""
         self._levels.pop()
         self._sample(time_s)
 
     def _sample(self, time_s: float) -> None:
-        level = MemorySample(device=self.device, time_s=time_s, bytes=self._levels[-1])
-        # One sample per instant, the last level of it.
-        if self.samples and self.samples[-1].time_s == time_s and time_s > 0.0:
-            self.samples[-1] = level
-        else:
-            self.samples.append(level)
+        self.samples.append(MemorySample(device=self.device, time_s=time_s, bytes=self._levels[-1]))

@@ -13,7 +13,7 @@ from spindle_sim.plan import Plan
 from spindle_sim.plan.schedule import Operation, operation_order, schedule
 from spindle_sim.simulator.collectives import all_reduce_demand
 from spindle_sim.simulator.holdings import holdings
-from spindle_sim.simulator.links import Links
+from spindle_sim.simulator.links import cluster_links
 from spindle_sim.simulator.memory import MemoryTrack
 from spindle_sim.simulator.network import Network
 from spindle_sim.simulator.record import Record
@@ -87,7 +87,7 @@ def simulate(
 
 def _world(plan: Plan, *, network: bool) -> World:
     env = simpy.Environment()
-    links = Links(cluster=plan.cluster)
+    links = cluster_links(plan.cluster)
     record = Record()
     fluid = Network(env, links.capacities)
     held = holdings(plan)

@@ -12,7 +12,7 @@ from simpy.events import Event
 from spindle_sim.plan import Flow, MetaOp, Plan, Slice
 from spindle_sim.plan.schedule import Operation
 from spindle_sim.simulator.holdings import Holding
-from spindle_sim.simulator.memory import MemoryTrack, slice_activation_bytes
+from spindle_sim.simulator.memory import MemoryTrack, kept_bytes, recomputed_bytes
 from spindle_sim.simulator.network import Demand, Network
 from spindle_sim.simulator.record import Record
 from spindle_sim.simulator.transfers import Boundary, Transfers
@@ -47,15 +47,13 @@ def run_operation(
     metaop = world.metaops[item.metaop]
     yield world.env.all_of(waits)
     started_s = world.env.now
-    kept_bytes = slice_activation_bytes(item, metaop)
-    keeps = Operation(slice_index=operation.slice_index, backward=True) in world.done
-    if keeps and not operation.backward:
+    held_bytes = _held_bytes(operation, item, metaop)
+    if held_bytes:
         for device in item.devices:
-            world.memory[device].keep(started_s, kept_bytes)
+            world.memory[device].keep(started_s, held_bytes)
     yield world.env.timeout(duration_s)
     if operation.backward:
-        for device in item.devices:
-            world.memory[device].free(world.env.now)
+        _free(world, item, metaop)
     phase = Phase.BACKWARD if operation.backward else Phase.FORWARD
     world.record.operation(item, metaop, phase, started_s, end_s=world.env.now)
     world.done[operation].succeed()
@@ -99,3 +97,18 @@ def run_optimizer(world: World, device: int, waits: Iterable[Event], duration_s:
     started_s = world.env.now
     yield world.env.timeout(duration_s)
     world.record.optimizer(device, started_s, world.env.now)
+
+
+def _held_bytes(operation: Operation, item: Slice, metaop: MetaOp) -> float:
+    """Give what an operation adds to its devices' memory when it begins."""
+    if operation.backward:
+        return recomputed_bytes(item, metaop)
+    return kept_bytes(item, metaop)
+
+
+def _free(world: World, item: Slice, metaop: MetaOp) -> None:
+    """Drop what the backward recomputed and what the forward kept."""
+    levels = bool(recomputed_bytes(item, metaop)) + bool(kept_bytes(item, metaop))
+    for device in item.devices:
+        for _ in range(levels):
+            world.memory[device].free(world.env.now)

@@ -1,0 +1,23 @@
+"""What a timeline means, whichever backend made it: figures of merit, and why devices idle."""
+
+from spindle_sim.metrics.idle import IdleKind, IdleReason, idle_reasons
+from spindle_sim.metrics.summary import (
+    DeviceSummary,
+    MetaOpSummary,
+    Summary,
+    model_flops,
+    summarize,
+    utilization_over_time,
+)
+
+__all__ = [
+    "DeviceSummary",
+    "IdleKind",
+    "IdleReason",
+    "MetaOpSummary",
+    "Summary",
+    "idle_reasons",
+    "model_flops",
+    "summarize",
+    "utilization_over_time",
+]
