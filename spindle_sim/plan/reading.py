@@ -4,16 +4,20 @@ Every stage reports all that it finds, each with the dotted path of the field.
 """
 
 import json
+import math
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from spindle_sim.errors import InputError, PlanError, Problem
-from spindle_sim.plan.located import located_rule_problems
+from spindle_sim.errors import InputError, PlanError, Problem, suggestion
 from spindle_sim.plan.model import FORMAT_VERSION, Plan
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 __all__ = ["plan_schema", "read_plan"]
 
@@ -35,9 +39,6 @@ def read_plan(text: str, source: str) -> Plan:
     except ValidationError as error:
         problems = _shape_problems(error, raw, source)
         raise PlanError(*problems) from error
-    except InputError as error:  # raised by the checks of workload and cluster, without a path
-        problems = located_rule_problems(raw, source) or list(error.problems)
-        raise PlanError(*problems) from error
     _refuse_negative(plan, source)
     return plan
 
@@ -58,48 +59,54 @@ def plan_schema() -> dict[str, Any]:
 @cache
 def _adapter() -> TypeAdapter[tuple[Plan, ...]]:
     # A tuple, since pydantic hands a config down to plain dataclasses only from around them.
-    return TypeAdapter(
-        tuple[Plan, ...], config=ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
-    )
+    return TypeAdapter(tuple[Plan, ...], config=ConfigDict(extra="forbid"))
 
 
 def _decode(text: str, source: str) -> dict[str, Any]:
     if not text.strip():
         raise PlanError(Problem(source=source, message="is empty; a plan is one JSON object"))
-    duplicates: list[str] = []
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(items)
-        if len(found) < len(items):
-            names = [name for name, _ in items]
-            duplicates.extend(sorted({name for name in names if names.count(name) > 1}))
-        return found
-
-    def constant(name: str) -> NoReturn:
-        message = f"holds {name}, which is no JSON number; every number must be finite"
-        raise PlanError(Problem(source=source, message=message))
-
-    try:
-        raw = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
-    except json.JSONDecodeError as error:
-        message = f"is no JSON (column {error.colno}): {error.msg}; is the file whole?"
-        raise PlanError(Problem(source=source, line=error.lineno, message=message)) from error
-    except RecursionError as error:
-        message = "is nested far deeper than any plan"
-        raise PlanError(Problem(source=source, message=message)) from error
-    except ValueError as error:  # an integer of thousands of digits
-        raise PlanError(Problem(source=source, message=f"is no plan: {error}")) from error
-    if duplicates:
-        raise PlanError(
-            *(
-                Problem(source=source, path=name, message="is given twice in one object")
-                for name in duplicates[:_MAX_PROBLEMS]
-            )
-        )
+    raw, problems = _load(text)
+    if problems:
+        raise PlanError(*(replace(problem, source=source) for problem in problems[:_MAX_PROBLEMS]))
     if not isinstance(raw, dict):
         message = f"is a JSON {type(raw).__name__}; a plan is one JSON object"
         raise PlanError(Problem(source=source, message=message))
     return raw
+
+
+def _load(text: str) -> tuple[object, list[Problem]]:
+    """Give what the JSON holds, and what is wrong with it as JSON."""
+    problems: list[Problem] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(items)
+        if len(found) < len(items):
+            names = Counter(name for name, _ in items)
+            problems.extend(
+                Problem(path=name, message="is given twice in one object")
+                for name, count in names.items()
+                if count > 1
+            )
+        return found
+
+    def number(digits: str) -> float:
+        value = float(digits)
+        if not math.isfinite(value):
+            message = f"holds {digits[:_MAX_VALUE_LENGTH]}; every number must be finite"
+            problems.append(Problem(message=message))
+        return value
+
+    raw: object = None
+    try:
+        raw = json.loads(text, object_pairs_hook=pairs, parse_constant=number, parse_float=number)
+    except json.JSONDecodeError as error:
+        message = f"is no JSON (column {error.colno}): {error.msg}; is the file whole?"
+        problems.append(Problem(line=error.lineno, message=message))
+    except RecursionError:
+        problems.append(Problem(message="is nested far deeper than any plan"))
+    except ValueError as error:  # an integer of thousands of digits
+        problems.append(Problem(message=f"is no plan: {error}"))
+    return raw, problems
 
 
 def _check_version(raw: dict[str, Any], source: str) -> None:
@@ -131,14 +138,9 @@ def _check_version(raw: dict[str, Any], source: str) -> None:
 
 
 def _shape_problems(error: ValidationError, raw: object, source: str) -> list[Problem]:
-    found = error.errors(include_url=False, include_context=False)
+    found = error.errors(include_url=False)
     problems = [
-        Problem(
-            source=source,
-            path=_dotted(item["loc"][1:], raw),
-            message=_message(item["type"], item["msg"], item["input"]),
-        )
-        for item in found[:_MAX_PROBLEMS]
+        problem for item in found[:_MAX_PROBLEMS] for problem in _problems(item, raw, source)
     ]
     if len(found) > _MAX_PROBLEMS:
         message = f"and {len(found) - _MAX_PROBLEMS} more wrong fields"
@@ -146,7 +148,23 @@ def _shape_problems(error: ValidationError, raw: object, source: str) -> list[Pr
     return problems
 
 
-def _dotted(location: tuple[int | str, ...], raw: object) -> str:
+def _problems(item: "ErrorDetails", raw: object, source: str) -> list[Problem]:
+    path = _dotted(item["loc"][1:], raw, missing=item["type"] == "missing")
+    cause = item.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):  # the checks of workload and cluster know their own paths
+        return [
+            replace(
+                problem,
+                source=source,
+                path=".".join(part for part in (path, problem.path) if part),
+            )
+            for problem in cause.problems
+        ]
+    message = _message(item["type"], item["msg"], item["input"], str(item["loc"][-1]))
+    return [Problem(source=source, path=path, message=message)]
+
+
+def _dotted(location: tuple[int | str, ...], raw: object, *, missing: bool) -> str:
     """Give "workload.modules[0].name"; names of union members, which aren't keys, are left out."""
     path, here = "", raw
     for position, part in enumerate(location):
@@ -156,17 +174,25 @@ def _dotted(location: tuple[int | str, ...], raw: object) -> str:
         elif isinstance(here, dict) and part in here:
             path += f".{part}"
             here = here[part]
-        elif position == len(location) - 1:
+        elif missing and position == len(location) - 1:
             path += f".{part}"
     return path.removeprefix(".")
 
 
-def _message(kind: str, text: str, value: object) -> str:
+def _message(kind: str, text: str, value: object, name: str) -> str:
     if kind == "missing":
         return "is missing"
     if kind == "unexpected_keyword_argument":
-        return f"is no field of a plan (its value is {_shown(value)})"
+        near = suggestion(name, _field_names())
+        hint = f"; {near}" if near.startswith("did you") else f" (its value is {_shown(value)})"
+        return f"is no field here{hint}"
     return f"{text[:1].lower()}{text[1:]}, not {_shown(value)}"
+
+
+@cache
+def _field_names() -> frozenset[str]:
+    definitions = _adapter().json_schema()["$defs"].values()
+    return frozenset(name for item in definitions for name in item.get("properties", {}))
 
 
 def _shown(value: object) -> str:
