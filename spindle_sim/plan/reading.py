@@ -160,7 +160,9 @@ def _problems(item: "ErrorDetails", raw: object, source: str) -> list[Problem]:
             )
             for problem in cause.problems
         ]
-    message = _message(item["type"], item["msg"], item["input"], str(item["loc"][-1]))
+    message = _message(
+        item["type"], item["msg"], item["input"], "".join(map(str, item["loc"][-1:]))
+    )
     return [Problem(source=source, path=path, message=message)]
 
 
