@@ -43,7 +43,7 @@ def contract(workload: Workload) -> MetaGraph:
         is_frozen = frozen[run.first.module]
         weights = not is_frozen and _has_weights(run.first)
         trained[run.id] = before or weights
-        backward = _backward(before, weights=weights, frozen=is_frozen, num_ops=run.num_ops)
+        backward = _backward(before=before, weights=weights, frozen=is_frozen, num_ops=run.num_ops)
         cost = run.first.cost
         metaop = _metaop(run, cost, levels[run.id], frozen=is_frozen, backward=backward)
         nodes[run.id] = MetaNode(metaop=metaop, operator=run.first, cost=cost)
@@ -88,7 +88,7 @@ def _has_weights(node: OperatorNode) -> bool:
     return operator.parameters > 0 or (isinstance(operator, Projection) and operator.tied)
 
 
-def _backward(before: bool, *, weights: bool, frozen: bool, num_ops: int) -> Backward:
+def _backward(*, before: bool, weights: bool, frozen: bool, num_ops: int) -> Backward:
     if before:
         return Backward.INPUT_ONLY if frozen else Backward.FULL
     if not weights:

@@ -1,0 +1,145 @@
+"""From placed drafts to the plan: slices with times, flows, parameter groups, memory."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from spindle_sim.plan import (
+    FORMAT_VERSION,
+    Backward,
+    Flow,
+    InputHashes,
+    Plan,
+    Slice,
+    input_hash,
+    schedule,
+)
+from spindle_sim.planner.context import Context
+from spindle_sim.planner.metagraph import DraftSlice, MetaGraph
+from spindle_sim.planner.pool import device_memory, parameter_groups, shard_masks
+
+__all__ = ["assemble", "merged"]
+
+Placed = tuple[DraftSlice, tuple[int, ...]]
+
+
+def assemble(
+    context: Context,
+    drafts: Sequence[DraftSlice],
+    placements: Sequence[tuple[int, ...]],
+    *,
+    strategy: str,
+    optimum_s: float,
+) -> Plan:
+    """Give the plan of these drafts on these devices, with `start_s` as transfers were free."""
+    graph, workload, cluster = context.graph, context.workload, context.cluster
+    metaops = tuple(node.metaop for node in graph.nodes.values())
+    slices = tuple(
+        _slice(context, f"s{index}", draft, devices)
+        for index, (draft, devices) in enumerate(merged(drafts, placements))
+    )
+    masks = shard_masks(metaops, slices)
+    zero1 = context.settings.zero1
+    plan = Plan(
+        format_version=FORMAT_VERSION,
+        strategy=strategy,
+        inputs=InputHashes(
+            workload=input_hash(workload),
+            cluster=input_hash(cluster),
+            profile=context.estimator.profile_hash,
+        ),
+        workload=workload,
+        cluster=cluster,
+        metaops=metaops,
+        slices=slices,
+        flows=tuple(_flows(graph, slices)),
+        parameter_groups=parameter_groups(metaops, masks),
+        memory=device_memory(metaops, slices, masks, cluster.num_devices, zero1=zero1),
+        optimum_s=optimum_s,
+        zero1=zero1,
+        profile=context.estimator.profile_name,
+        seed=context.seed,
+    )
+    times = schedule(plan).slices
+    started = tuple(
+        replace(item, start_s=time.forward_start_s)
+        for item, time in zip(slices, times, strict=True)
+    )
+    return replace(plan, slices=started)
+
+
+def merged(drafts: Sequence[DraftSlice], placements: Sequence[tuple[int, ...]]) -> list[Placed]:
+    """Give the drafts by round and stage, those that only go on joined to what they go on from.
+
+    A draft goes on where the draft before it on each of its devices is of the same MetaOp, on the
+    same devices in the same order.
+    """
+    order = sorted(
+        zip(drafts, placements, strict=True), key=lambda placed: (placed[0].round, placed[0].stage)
+    )
+    joined: list[Placed] = []
+    last: dict[int, int] = {}  # device -> index in `joined` of what it runs last
+    for draft, devices in order:
+        before = {last.get(device, -1) for device in devices}
+        index = before.pop() if len(before) == 1 else -1
+        if index >= 0 and _goes_on(joined[index], draft, devices):
+            source = joined[index][0]
+            joined[index] = replace(source, num_ops=source.num_ops + draft.num_ops), devices
+            continue
+        joined.append((draft, devices))
+        last.update(dict.fromkeys(devices, len(joined) - 1))
+    return joined
+
+
+def _goes_on(placed: Placed, draft: DraftSlice, devices: tuple[int, ...]) -> bool:
+    source, source_devices = placed
+    return (
+        source_devices == devices
+        and source.metaop == draft.metaop
+        and source.round == draft.round
+        and source.tp == draft.tp
+        and source.recompute == draft.recompute
+        and source.first_op + source.num_ops == draft.first_op
+    )
+
+
+def _slice(context: Context, name: str, draft: DraftSlice, devices: tuple[int, ...]) -> Slice:
+    curve = context.curve(draft.metaop)
+    n = len(devices)
+    return Slice(
+        id=name,
+        metaop=draft.metaop,
+        first_op=draft.first_op,
+        num_ops=draft.num_ops,
+        stage=draft.stage,
+        devices=devices,
+        dp=n // draft.tp,
+        tp=draft.tp,
+        forward_s=draft.num_ops * curve.forward_s(n),
+        backward_s=draft.num_ops * curve.backward_s(n),
+        start_s=0.0,
+        round=draft.round,
+        recompute=draft.recompute,
+    )
+
+
+def _flows(graph: MetaGraph, slices: Sequence[Slice]) -> Iterator[Flow]:
+    runs: dict[str, list[Slice]] = {}
+    for item in slices:
+        runs.setdefault(item.metaop, []).append(item)
+    for name, run in runs.items():
+        metaop = graph.nodes[name].metaop
+        for source, target in pairwise(run):
+            yield Flow(
+                source_slice=source.id,
+                target_slice=target.id,
+                bytes=metaop.output_bytes * metaop.batch,
+                gradient=metaop.backward is not Backward.NONE,
+            )
+    for edge in graph.edges:
+        yield Flow(
+            source_slice=runs[edge.source][-1].id,
+            target_slice=runs[edge.target][0].id,
+            bytes=edge.bytes,
+            gradient=edge.gradient,
+        )
