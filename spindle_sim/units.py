@@ -20,7 +20,7 @@ __all__ = [
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
-_DURATION = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
+_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9, "min": 1 / 60, "h": 1 / 3600}
 _LARGEST = 1e100
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]+)\s*")
 
@@ -76,9 +76,9 @@ def parse_duration(text: str) -> float:
     """
     wanted = "a duration such as 5us or 1.5ms"
     number, unit = _split(text, wanted)
-    if unit not in _DURATION:
+    if unit not in _PER_SECOND:
         raise InputError(f"{text!r}: expected {wanted}")
-    return number * _DURATION[unit]
+    return number / _PER_SECOND[unit]  # a division, so that "10us" is 1e-05 to the last bit
 
 
 def format_bytes(size_bytes: float) -> str:
