@@ -274,7 +274,10 @@ def make_memory(
     *,
     zero1: bool = False,
 ) -> tuple[DeviceMemory, ...]:
-    """Give the peaks by the static formula: a round keeps the activations of all of its slices."""
+    """Give the peaks by the static formula: a round keeps the activations of all of its slices.
+
+    Where a slice recomputes, one operator's activations come back during its backward.
+    """
     by_id = {metaop.id: metaop for metaop in metaops}
     memory = []
     for device in sorted({device for item in slices for device in item.devices}):
@@ -291,15 +294,18 @@ def make_memory(
             if device in group.devices
         ]
         rounds: dict[int, float] = {}
-        for item in own:
-            rounds[item.round] = rounds.get(item.round, 0.0) + _kept(item, by_id[item.metaop])
+        peak = 0.0
+        for item in sorted(own, key=lambda item: (item.round, item.stage)):
+            metaop = by_id[item.metaop]
+            rounds[item.round] = rounds.get(item.round, 0.0) + _kept(item, metaop)
+            peak = max(peak, rounds[item.round] + _recomputed(item, metaop))
         memory.append(
             DeviceMemory(
                 device=device,
                 parameter_bytes=2.0 * sum(_held(m, tp) for m, tp in held.values()),
                 gradient_bytes=2.0 * trained,
                 optimizer_bytes=12.0 * sum(shares),
-                activation_bytes=max(rounds.values()),
+                activation_bytes=peak,
             )
         )
     return tuple(memory)
@@ -331,7 +337,18 @@ def _held(metaop: MetaOp, tp: int) -> float:
 def _kept(item: Slice, metaop: MetaOp) -> float:
     if metaop.backward is Backward.NONE:
         return 0.0
-    samples = metaop.batch / item.dp * item.num_ops
+    samples = metaop.batch / item.dp
     if item.recompute:
-        return samples * metaop.input_bytes
-    return samples * (metaop.saved_bytes / item.tp + metaop.saved_replicated_bytes)
+        first = metaop.output_bytes if item.first_op else metaop.input_bytes
+        return samples * (first + (item.num_ops - 1) * metaop.output_bytes)
+    return samples * item.num_ops * _saved(metaop, item.tp)
+
+
+def _recomputed(item: Slice, metaop: MetaOp) -> float:
+    if not item.recompute or metaop.backward is Backward.NONE:
+        return 0.0
+    return metaop.batch / item.dp * _saved(metaop, item.tp)
+
+
+def _saved(metaop: MetaOp, tp: int) -> float:
+    return metaop.saved_bytes / tp + metaop.saved_replicated_bytes

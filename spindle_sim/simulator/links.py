@@ -7,14 +7,14 @@ link, where it is oversubscribed. Bandwidths are what one direction carries.
 
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from spindle_sim.cluster import Cluster
 
 __all__ = ["Links", "Path", "cluster_links"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Path:
+class Path(NamedTuple):
     """The links that a message crosses, and its latency."""
 
     links: tuple[int, ...]
@@ -43,11 +43,11 @@ class Links:
         cluster = self.cluster
         if self.island[source] == self.island[target]:
             ports = self.port_out[source], self.port_in[target]
-            return Path(links=ports, latency_s=cluster.link_latency_s)
+            return Path(ports, cluster.link_latency_s)
         nics = self.nic_out[source], self.nic_in[target]
         if cluster.oversubscription > 1 and self.node[source] != self.node[target]:
-            return Path(links=(*nics, self.fabric), latency_s=cluster.network_latency_s)
-        return Path(links=nics, latency_s=cluster.network_latency_s)
+            return Path((*nics, self.fabric), cluster.network_latency_s)
+        return Path(nics, cluster.network_latency_s)
 
 
 def cluster_links(cluster: Cluster) -> Links:

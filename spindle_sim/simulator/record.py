@@ -1,21 +1,38 @@
 """Writing down what happened: spans as they end, laid on streams when all is over."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from operator import attrgetter, itemgetter
+from typing import NamedTuple
 
 from spindle_sim.plan import MetaOp, Slice
 from spindle_sim.timeline import Kind, Phase, Span
 
-__all__ = ["Record"]
+__all__ = ["Note", "Record"]
+
+
+class Note(NamedTuple):
+    """A span of communication that has no stream yet."""
+
+    device: int
+    start_s: float
+    end_s: float
+    kind: Kind
+    phase: Phase
+    slice: str = ""
+    metaop: str = ""
+    task: str = ""
+    size_bytes: float = 0.0
+    peer: int | None = None
 
 
 @dataclass(slots=True)
 class Record:
-    """The spans so far."""
+    """What happened so far."""
 
     compute: list[Span] = field(default_factory=list)
-    communication: list[Span] = field(default_factory=list)
+    communication: list[Note] = field(default_factory=list)
 
     def operation(
         self, item: Slice, metaop: MetaOp, phase: Phase, start_s: float, *, end_s: float
@@ -44,44 +61,55 @@ class Record:
     def sync(self, devices: Iterable[int], start_s: float, end_s: float, size_bytes: float) -> None:
         """Note that devices all-reduced `size_bytes` each."""
         self.communication += [
-            Span(
-                device=device,
-                start_s=start_s,
-                end_s=end_s,
-                kind=Kind.SYNC,
-                phase=Phase.SYNC,
-                stream=1,
-                bytes=size_bytes,
-            )
+            Note(device, start_s, end_s, Kind.SYNC, Phase.SYNC, size_bytes=size_bytes)
             for device in devices
         ]
 
     def spans(self) -> tuple[Span, ...]:
-        """Give all spans by device, stream and start, none overlapping on a stream.
+        """Give all spans by device, stream and start, none overlapping on a stream."""
+        by_device: dict[int, list[Span]] = {}
+        for span in self.compute:
+            by_device.setdefault(span.device, []).append(span)
+        notes: dict[int, list[Note]] = {}
+        for note in self.communication:
+            notes.setdefault(note.device, []).append(note)
+        ordered: list[Span] = []
+        for device in sorted(by_device.keys() | notes.keys()):
+            ordered += sorted(by_device.get(device, ()), key=attrgetter("start_s", "end_s"))
+            ordered += _laid(notes.get(device, []))
+        return tuple(ordered)
 
-        Streams of communication are handed out greedily: a span takes the lowest one that is free.
-        """
-        communication = sorted(
-            self.communication,
-            key=lambda span: (span.device, span.start_s, span.end_s, span.kind, span.slice),
-        )
-        laid: list[Span] = []
-        device = -1
-        free: list[int] = []
-        busy: list[tuple[float, int]] = []
-        opened = 0
-        for span in communication:
-            if span.device != device:
-                device, free, busy, opened = span.device, [], [], 0
-            while busy and busy[0][0] <= span.start_s:
-                heappush(free, heappop(busy)[1])
-            if free:
-                stream = heappop(free)
-            else:
-                opened += 1
-                stream = opened
-            heappush(busy, (span.end_s, stream))
-            laid.append(span if span.stream == stream else replace(span, stream=stream))
-        laid += self.compute
-        laid.sort(key=lambda span: (span.device, span.stream, span.start_s, span.end_s))
-        return tuple(laid)
+
+def _laid(notes: list[Note]) -> list[Span]:
+    """Lay the communication of one device on streams: each takes the lowest one that is free."""
+    notes.sort(key=itemgetter(1, 2, 3, 5))  # start, end, kind, slice
+    streams: list[list[Span]] = []
+    free: list[int] = []
+    busy: list[tuple[float, int]] = []
+    for note in notes:
+        while busy and busy[0][0] <= note.start_s:
+            heappush(free, heappop(busy)[1])
+        if free:
+            stream = heappop(free)
+        else:
+            streams.append([])
+            stream = len(streams)
+        heappush(busy, (note.end_s, stream))
+        streams[stream - 1].append(_span(note, stream))
+    return [span for spans in streams for span in spans]
+
+
+def _span(note: Note, stream: int) -> Span:
+    return Span(
+        device=note.device,
+        start_s=note.start_s,
+        end_s=note.end_s,
+        kind=note.kind,
+        phase=note.phase,
+        metaop=note.metaop,
+        task=note.task,
+        slice=note.slice,
+        stream=stream,
+        bytes=note.size_bytes,
+        peer=note.peer,
+    )

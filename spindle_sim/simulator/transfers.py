@@ -4,17 +4,17 @@ All that one device sends another at one boundary is one message. Messages over 
 of the same size progress alike, so they are one demand on the network with a load of their number.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import simpy
 from simpy.events import Event
 
 from spindle_sim.plan import Slice
-from spindle_sim.simulator.links import Links, Path
+from spindle_sim.simulator.links import Links
 from spindle_sim.simulator.network import Demand, Network
-from spindle_sim.simulator.record import Record
+from spindle_sim.simulator.record import Note, Record
 from spindle_sim.simulator.resharding import Layout, Piece, concatenated, reshard
-from spindle_sim.timeline import Kind, Phase, Span
+from spindle_sim.timeline import Kind, Phase
 
 __all__ = ["Boundary", "Transfers"]
 
@@ -38,7 +38,6 @@ class Transfers:
     links: Links
     network: Network
     record: Record
-    _paths: dict[tuple[int, int], Path] = field(default_factory=dict)
 
     def start(self, boundary: Boundary) -> Event:
         """Start everything now; the event succeeds when all has arrived."""
@@ -50,7 +49,7 @@ class Transfers:
         groups: dict[tuple[tuple[int, ...], float, float], list[Piece]] = {}
         for piece in pieces:
             if not piece.is_local:
-                path = self._path(piece)
+                path = self.links.path(piece.source, piece.target)
                 groups.setdefault((path.links, path.latency_s, piece.bytes), []).append(piece)
         demands = [
             Demand(
@@ -72,12 +71,6 @@ class Transfers:
         ends_s = yield self.network.transmit(demands)
         self._note(boundary, started_s, list(zip(ends_s, batches, strict=True)))
 
-    def _path(self, piece: Piece) -> Path:
-        key = piece.source, piece.target
-        if key not in self._paths:
-            self._paths[key] = self.links.path(*key)
-        return self._paths[key]
-
     def _copy(self, piece: Piece) -> Demand:
         """Read and write once each, at the memory's bandwidth."""
         bandwidth = self.links.cluster.gpu.memory_bandwidth_bytes_per_s
@@ -98,19 +91,19 @@ class Transfers:
                     sums[device, kind] = max(last_s, end_s), size + piece.bytes, peers
         for (device, kind), (last_s, size, peers) in sums.items():
             owner = boundary.source if kind is Kind.SEND else boundary.target
+            only = min(peers) if len(peers) == 1 and kind is not Kind.COPY else None
             self.record.communication.append(
-                Span(
-                    device=device,
-                    start_s=started_s,
-                    end_s=last_s,
-                    kind=kind,
-                    phase=boundary.phase,
+                Note(
+                    device,
+                    started_s,
+                    last_s,
+                    kind,
+                    boundary.phase,
+                    slice=owner.id,
                     metaop=owner.metaop,
                     task=boundary.task,
-                    slice=owner.id,
-                    stream=1,
-                    bytes=size,
-                    peer=min(peers) if len(peers) == 1 and kind is not Kind.COPY else None,
+                    size_bytes=size,
+                    peer=only,
                 )
             )
 
