@@ -9,6 +9,7 @@ allocation in the next stage carries on within an operator, one that stops or ch
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +31,9 @@ class SearchEffort:
     """How many partial schedules are kept and how many alternatives each tries."""
 
     num_buckets: int = 24
-    width: int = 3
-    num_perturbed: int = 3
-    num_spans: int = 6
+    width: int = 2
+    num_perturbed: int = 2
+    num_spans: int = 5
     num_results: int = 12
 
 
@@ -204,22 +205,29 @@ def _whole_runs(problem: LevelProblem, best: _Partial) -> tuple[Run, ...]:
     """
     runs: list[Run] = []
     for m, metaop in enumerate(problem.metaops):
-        cumulative, given = 0.0, 0
-        for stage, (candidate, done) in enumerate(best.stages):
-            if not candidate[m] or done[m] <= 0:
+        given = 0
+        cumulative = 0.0
+        for num_devices, stages in groupby(
+            range(len(best.stages)), key=lambda stage: best.stages[stage][0][m]
+        ):
+            if not num_devices:
                 continue
-            cumulative += done[m]
-            last = stage == len(best.stages) - 1 or best.stages[stage + 1][0][m] != candidate[m]
-            whole = round(cumulative) if last else int(np.floor(cumulative + 0.5))
-            if whole > given:
-                runs.append(
-                    Run(
-                        id=metaop.id,
-                        stage=stage,
-                        num_devices=candidate[m],
-                        num_ops=whole - given,
+            ends = []
+            for stage in stages:
+                cumulative += best.stages[stage][1][m]
+                ends.append((stage, cumulative))
+            total = round(cumulative)
+            for stage, end in ends:
+                whole = total if stage == ends[-1][0] else min(total, int(end + HALF))
+                if whole > given:
+                    runs.append(
+                        Run(
+                            id=metaop.id,
+                            stage=stage,
+                            num_devices=num_devices,
+                            num_ops=whole - given,
+                        )
                     )
-                )
-                given = whole
+                    given = whole
         assert given == metaop.num_ops, f"{metaop.id}: {given} of {metaop.num_ops} scheduled"
     return tuple(sorted(runs, key=lambda run: (run.stage, -run.num_devices)))

@@ -17,7 +17,15 @@ from spindle_sim.planner.context import Context, Settings
 from spindle_sim.planner.metagraph import MetaGraph, MetaNode
 from spindle_sim.workload import Workload
 
-__all__ = ["Choice", "choose", "degrees", "level_optima_s", "recompute_order"]
+__all__ = [
+    "Choice",
+    "choose",
+    "degrees",
+    "joint_optimum_s",
+    "level_optima_s",
+    "recompute_order",
+    "task_groups",
+]
 
 # A model whose states take less of a device than this is trained without tensor parallelism and
 # with whole optimizer states on each device, as it would be by hand.
@@ -90,6 +98,30 @@ def level_optima_s(context: Context, tasks: Sequence[str]) -> list[float]:
             relaxation = Relaxation.of(metaops, context.cluster.num_devices)
             optima.append(float(relaxation.optimum(counts)))
     return optima
+
+
+def joint_optimum_s(context: Context) -> float:
+    """Give the Theorem 1 optimum of all tasks together, summed over MetaLevels."""
+    return sum(level_optima_s(context, [task.name for task in context.workload.tasks]))
+
+
+def task_groups(context: Context, count: int) -> tuple[tuple[str, ...], ...]:
+    """Give at most `count` groups of tasks that keep about as many activations each."""
+    kept = {
+        task.name: sum(
+            _activations(context.graph.nodes[m], recompute=False)
+            for m in context.metaops_of(task.name)
+        )
+        for task in context.workload.tasks
+    }
+    groups: list[list[str]] = [[] for _ in range(count)]
+    loads = [0.0] * count
+    for task in sorted(kept, key=lambda name: -kept[name]):
+        lightest = loads.index(min(loads))
+        groups[lightest].append(task)
+        loads[lightest] += kept[task]
+    order = list(kept)
+    return tuple(tuple(sorted(group, key=order.index)) for group in groups if group)
 
 
 def recompute_order(context: Context, metaops: Sequence[str]) -> list[str]:

@@ -1,0 +1,186 @@
+"""From workload and cluster to a plan: contract, choose settings, draft, place, assemble.
+
+What doesn't fit a device's memory is met here: more recomputation where the device is short, then
+the next settings (ZeRO-1, tensor parallelism), then an error that says what would make it fit.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+from spindle_sim.cluster import Cluster
+from spindle_sim.errors import InfeasibleError, UsageError
+from spindle_sim.estimate import Estimator, Profile
+from spindle_sim.plan import Plan
+from spindle_sim.planner.allocate import optimum_by_equation_11
+from spindle_sim.planner.assemble import assemble
+from spindle_sim.planner.context import Context, Settings, Strategy
+from spindle_sim.planner.contract import contract
+from spindle_sim.planner.memory_fit import OutOfMemoryError
+from spindle_sim.planner.place import place
+from spindle_sim.planner.settings import (
+    Choice,
+    choose,
+    degrees,
+    joint_optimum_s,
+    recompute_order,
+    task_groups,
+)
+from spindle_sim.planner.strategies.optimus import optimus
+from spindle_sim.planner.strategies.seq import seq
+from spindle_sim.planner.strategies.spindle import spindle
+from spindle_sim.planner.strategies.stmm import stmm
+from spindle_sim.planner.strategies.uniform import uniform
+from spindle_sim.workload import Workload
+
+__all__ = ["PLACEMENTS", "STRATEGIES", "NamedStrategy", "equation_11_s", "make_plan"]
+
+# Each try recomputes more; a workload that doesn't fit after so many is tried with other settings.
+MAX_TRIES = 24
+
+PLACEMENTS = ("spindle", "sequential")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedStrategy:
+    """A strategy, what it is in a line, and how it may group tasks into rounds."""
+
+    draft: Strategy
+    summary: str
+    one_task_a_round: bool = False
+    chooses_rounds: bool = False
+
+
+STRATEGIES: dict[str, NamedStrategy] = {
+    "spindle": NamedStrategy(
+        draft=spindle, summary="all tasks' operators planned jointly", chooses_rounds=True
+    ),
+    "seq": NamedStrategy(
+        draft=seq, summary="task after task on all devices", one_task_a_round=True
+    ),
+    "uniform": NamedStrategy(draft=uniform, summary="equally many devices to each task"),
+    "optimus": NamedStrategy(draft=optimus, summary="devices to tasks by marginal gain"),
+    "stmm": NamedStrategy(
+        draft=stmm, summary="task after task, each planned for itself", one_task_a_round=True
+    ),
+}
+
+
+def make_plan(  # noqa: PLR0913 - what a user may choose, all but the first two by name
+    workload: Workload,
+    cluster: Cluster,
+    strategy: str = "spindle",
+    *,
+    profile: Profile | None = None,
+    placement: str = "spindle",
+    seed: int = 0,
+    estimator: Estimator | None = None,
+) -> Plan:
+    """Give the plan of one training iteration of `workload` on `cluster`.
+
+    `estimator`, where given, is used instead of a new one (its curves are remembered).
+
+    Raises:
+        UsageError: no such strategy or placement.
+        InfeasibleError: some device's memory can't hold its part, whatever is recomputed.
+    """
+    named = _strategy(strategy)
+    _check_placement(placement)
+    estimator = estimator or Estimator(cluster, profile)
+    graph = contract(workload)
+    choices = []
+    for settings in degrees(workload, graph, cluster):
+        context = Context(
+            workload=workload,
+            cluster=cluster,
+            graph=graph,
+            estimator=estimator,
+            settings=settings,
+            seed=seed,
+        )
+        choices.append((choose(context, list(_groupings(context, named))), context))
+    choices.sort(key=lambda pair: pair[0].optimum_s)
+    refused: InfeasibleError | None = None
+    for choice, context in choices:
+        try:
+            return _plan(context, choice, strategy, named, placement)
+        except InfeasibleError as error:
+            refused = refused or error
+    assert refused is not None, "there is always at least one choice of settings"
+    raise refused
+
+
+def equation_11_s(plan: Plan) -> float:
+    """Give C* by equation (11) as printed, summed over MetaLevels, under a plan's settings."""
+    graph = contract(plan.workload)
+    modules = {metaop.id: metaop.module for metaop in plan.metaops}
+    settings = Settings(
+        tp=tuple({modules[item.metaop]: item.tp for item in plan.slices}.items()),
+        recompute=frozenset(item.metaop for item in plan.slices if item.recompute),
+    )
+    context = Context(
+        workload=plan.workload,
+        cluster=plan.cluster,
+        graph=graph,
+        estimator=Estimator(plan.cluster),
+        settings=settings,
+    )
+    return sum(
+        optimum_by_equation_11(
+            [context.malleable(node.metaop.id) for node in graph.level(level)],
+            plan.cluster.num_devices,
+        )
+        for level in range(graph.num_levels)
+    )
+
+
+def _plan(context: Context, choice: Choice, name: str, named: NamedStrategy, method: str) -> Plan:
+    """Draft and place, recomputing more while a device's memory is short."""
+    settings = choice.settings
+    for _ in range(MAX_TRIES):
+        tried = replace(context, settings=settings)
+        drafts = named.draft(tried)
+        try:
+            devices = place(tried, drafts, method=method)
+        except OutOfMemoryError as error:
+            more = _recompute_more(tried, error)
+            if not more:
+                raise
+            settings = replace(settings, recompute=settings.recompute | more)
+            continue
+        return assemble(tried, drafts, devices, strategy=name, optimum_s=joint_optimum_s(tried))
+    raise InfeasibleError(f"{name}: no placement found that fits the memory")
+
+
+def _recompute_more(context: Context, error: OutOfMemoryError) -> frozenset[str]:
+    """Give MetaOps to recompute: of those on the device that is short, those that free most.
+
+    A quarter of them at a time, so that no more is recomputed than about what is needed.
+    """
+    order = recompute_order(context, error.metaops)
+    return frozenset(order[: max(1, len(order) // 4)])
+
+
+def _groupings(context: Context, named: NamedStrategy) -> Iterator[tuple[tuple[str, ...], ...]]:
+    tasks = tuple(task.name for task in context.workload.tasks)
+    if named.one_task_a_round:
+        yield tuple((task,) for task in tasks)
+        return
+    yield (tasks,)
+    if named.chooses_rounds:
+        for count in (2, 3, 4, 5, 6, 8, 12, 16, 32):
+            if count <= len(tasks):
+                yield task_groups(context, count)
+
+
+def _strategy(name: str) -> NamedStrategy:
+    if name not in STRATEGIES:
+        near = get_close_matches(name, STRATEGIES, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UsageError(f"no strategy {name!r}: they are {', '.join(STRATEGIES)}{hint}")
+    return STRATEGIES[name]
+
+
+def _check_placement(name: str) -> None:
+    if name not in PLACEMENTS:
+        raise UsageError(f"no placement {name!r}: they are {', '.join(PLACEMENTS)}")
