@@ -7,7 +7,7 @@ import typer
 
 from spindle_sim.cli.comparison import Outcome, SimulationOptions, compare_strategies
 from spindle_sim.cli.console import print_json, progress, stdout_console
-from spindle_sim.cli.inputs import check_placement, read_strategies, read_workload
+from spindle_sim.cli.inputs import check_placement, read_profile, read_strategies, read_workload
 from spindle_sim.cli.options import (
     BatchScale,
     ClusterName,
@@ -90,7 +90,7 @@ def compare(
             trained,
             machines,
             names,
-            profile=profile,
+            profile=read_profile(profile),
             placement=check_placement(placement),
             options=options,
             advance=advance,

@@ -10,12 +10,15 @@ from spindle_sim.errors import InfeasibleError
 
 if TYPE_CHECKING:
     from spindle_sim.cluster import Cluster
-    from spindle_sim.metrics import Summary
+    from spindle_sim.estimate import Profile
+    from spindle_sim.metrics import IdleReason, Summary
     from spindle_sim.plan import Plan
     from spindle_sim.timeline import Timeline
     from spindle_sim.workload import Workload
 
 __all__ = ["Outcome", "Result", "SimulationOptions", "compare_strategies", "simulate_plan"]
+
+NUM_REASONS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,7 @@ class Result:
     timeline: "Timeline"
     summary: "Summary"
     compute_s: float
+    idle_reasons: "tuple[IdleReason, ...]"
 
     @property
     def num_stages(self) -> int:
@@ -60,7 +64,7 @@ def compare_strategies(
     cluster: "Cluster",
     strategies: Sequence[str],
     *,
-    profile: str | None,
+    profile: "Profile | None",
     placement: str,
     options: SimulationOptions,
     advance: Advance,
@@ -95,7 +99,7 @@ def compare_strategies(
 
 def simulate_plan(plan: "Plan", options: SimulationOptions) -> Result:
     """Simulate one iteration of a plan and sum it up."""
-    from spindle_sim.metrics import summarize
+    from spindle_sim.metrics import idle_reasons, summarize
     from spindle_sim.plan import schedule
     from spindle_sim.simulator import simulate
 
@@ -107,4 +111,5 @@ def simulate_plan(plan: "Plan", options: SimulationOptions) -> Result:
         timeline=timeline,
         summary=summarize(plan, timeline),
         compute_s=schedule(plan).makespan_s,
+        idle_reasons=idle_reasons(plan, timeline, NUM_REASONS),
     )

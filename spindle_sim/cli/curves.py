@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spindle_sim.cli.console import new_table, print_json, stdout_console
-from spindle_sim.cli.inputs import read_workload
+from spindle_sim.cli.inputs import read_profile, read_workload
 from spindle_sim.cli.options import (
     BatchScale,
     ClusterName,
@@ -59,7 +59,7 @@ def curves(
             nic_bandwidth=nic_bandwidth,
             oversubscription=oversubscription,
         ),
-        profile,
+        read_profile(profile),
     )
     rows = [
         (

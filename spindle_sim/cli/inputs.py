@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 from spindle_sim.errors import UsageError, suggestion
 
 if TYPE_CHECKING:
+    from spindle_sim.estimate import Profile
     from spindle_sim.workload import Workload
 
-__all__ = ["PLACEMENTS", "check_placement", "read_strategies", "read_workload"]
+__all__ = ["PLACEMENTS", "check_placement", "read_profile", "read_strategies", "read_workload"]
 
 PLACEMENTS = ("spindle", "sequential")
 
@@ -32,6 +33,19 @@ def read_workload(name: str, tasks: str | None, batch_scale: float) -> "Workload
     if tasks is not None:
         workload = _with_tasks(workload, tasks)
     return workload if batch_scale == 1.0 else workload.with_batch_scale(batch_scale)
+
+
+def read_profile(path: str | None) -> "Profile | None":
+    """Give the profile in the file; None without one, where all times are modelled.
+
+    Raises:
+        InputError: the file is wrong.
+    """
+    if path is None:
+        return None
+    from spindle_sim.estimate import load_profile
+
+    return load_profile(path)
 
 
 def read_strategies(text: str | None, option: str = "--strategies") -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from spindle_sim.cli.inputs import check_placement, read_strategies, read_workload
+from spindle_sim.cli.inputs import check_placement, read_profile, read_strategies, read_workload
 from spindle_sim.cli.options import (
     BatchScale,
     ClusterName,
@@ -62,7 +62,7 @@ def plan(
             oversubscription=oversubscription,
         ),
         strategies[0],
-        profile=profile,
+        profile=read_profile(profile),
         placement=check_placement(placement),
         seed=seed,
     )

@@ -20,11 +20,13 @@ _FIGURES = (
     "utilization",
     "forward_backward_s",
     "sync_s",
+    "optimizer_s",
     "send_recv_s",
     "idle_s",
     "peak_memory_bytes",
     "gpu_hours_per_iteration",
     "stages",
+    "idle_reasons",
 )
 
 
@@ -53,11 +55,21 @@ def result_row(result: Result) -> dict[str, object]:
         "utilization": summary.utilization,
         "forward_backward_s": summary.forward_backward_s,
         "sync_s": summary.sync_s,
+        "optimizer_s": summary.optimizer_s,
         "send_recv_s": summary.send_recv_s,
         "idle_s": summary.idle_s,
         "peak_memory_bytes": summary.peak_memory_bytes,
         "gpu_hours_per_iteration": summary.gpu_hours_per_iteration,
         "stages": result.num_stages,
+        "idle_reasons": [
+            {
+                "kind": reason.kind.value,
+                "device_seconds": reason.device_seconds,
+                "share": reason.share,
+                "text": reason.text,
+            }
+            for reason in result.idle_reasons
+        ],
     }
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["print_idle", "print_inputs", "print_outcomes", "print_trust"]
 
 _BASELINE = "seq"
-_REASONS = 3
 
 
 def print_inputs(console: "Console", workload: "Workload", cluster: "Cluster") -> None:
@@ -123,11 +122,8 @@ def _print_breakdown(console: "Console", results: dict[str, Result]) -> None:
 
 def print_idle(console: "Console", strategy: str, result: Result) -> None:
     """Print the top reasons for the idle time of one strategy."""
-    from spindle_sim.metrics import idle_reasons
-
-    reasons = idle_reasons(result.plan, result.timeline)[:_REASONS]
-    if not reasons:
+    if not result.idle_reasons:
         return
-    console.print(f"Why devices idle under {strategy}:")
-    for reason in reasons:
-        console.print(f"  {reason}", soft_wrap=True)
+    console.print(f"Why devices idle under {strategy} (of all device time):")
+    for reason in result.idle_reasons:
+        console.print(f"  {reason.share:.1%}  {reason.text}", soft_wrap=True)
