@@ -141,7 +141,8 @@ def _least_squares(
     corners = -1.0 / np.array(borders)
     basis = np.stack([np.interp(x, corners, row) for row in np.eye(len(borders))], axis=1)
     weighted = basis / means[:, None]
-    values: _Floats = np.linalg.lstsq(weighted, np.ones(len(knots)), rcond=None)[0]
+    solution = np.linalg.lstsq(weighted, np.ones(len(knots)), rcond=None)[0]
+    values = np.asarray(solution, dtype=np.float64)
     deviations: _Floats = np.abs(weighted @ values - 1.0)
     return values, deviations
 
