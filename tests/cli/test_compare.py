@@ -1,0 +1,168 @@
+"""`spindle compare`, in this process: what it prints and that it is the same every time."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from spindle_sim import builtin_workload, make_plan, parse_cluster, simulate, summarize
+from spindle_sim.cli.application import application
+from spindle_sim.cli.comparison import SimulationOptions, compare_strategies
+from spindle_sim.plan import schedule
+from spindle_sim.planner import STRATEGIES
+
+FIELDS = {
+    "strategy",
+    "iteration_s",
+    "compute_s",
+    "optimum_s",
+    "samples_per_s",
+    "model_flops_per_s",
+    "utilization",
+    "forward_backward_s",
+    "sync_s",
+    "optimizer_s",
+    "send_recv_s",
+    "idle_s",
+    "peak_memory_bytes",
+    "gpu_hours_per_iteration",
+    "stages",
+    "idle_reasons",
+    "planning_s",
+    "error",
+}
+SMALL = ["multitask-clip", "--tasks", "2", "--cluster", "a800:1x4"]
+
+
+def compare(*arguments: str) -> str:
+    done = CliRunner().invoke(application(), ["compare", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def rows(*arguments: str) -> dict[str, dict[str, Any]]:
+    return {row["strategy"]: row for row in json.loads(compare(*arguments, "--json"))["strategies"]}
+
+
+def test_json_has_these_fields_for_every_strategy() -> None:
+    document = json.loads(compare(*SMALL, "--json"))
+    assert set(document) == {"workload", "cluster", "provenance", "strategies"}
+    assert [row["strategy"] for row in document["strategies"]] == list(STRATEGIES)
+    for row in document["strategies"]:
+        assert set(row) == FIELDS
+        assert row["error"] is None
+
+
+def test_the_figures_are_those_of_the_python_api() -> None:
+    row = rows(*SMALL, "--strategies", "spindle")["spindle"]
+    workload = builtin_workload("multitask-clip").with_first_tasks(2)
+    plan = make_plan(workload, parse_cluster("a800:1x4"))
+    summary = summarize(plan, simulate(plan))
+    assert row["iteration_s"] == summary.iteration_s
+    assert row["compute_s"] == schedule(plan).makespan_s
+    assert row["optimum_s"] == plan.optimum_s
+    assert row["stages"] == len({(item.round, item.stage) for item in plan.slices})
+
+
+def test_the_parts_add_up_to_the_iteration() -> None:
+    for row in rows(*SMALL).values():
+        parts = ("forward_backward_s", "sync_s", "send_recv_s", "idle_s")
+        assert sum(row[part] for part in parts) == pytest.approx(row["iteration_s"], rel=1e-9)
+
+
+def test_the_same_inputs_give_the_same_bytes_but_for_the_planning_time() -> None:
+    def text() -> str:
+        printed = compare(*SMALL, "--json", "--seed", "3", "--jitter", "0.1")
+        return re.sub(r'"planning_s": [^,]+,', "", printed)
+
+    assert text() == text()
+
+
+def test_jitter_and_seed_change_the_iteration() -> None:
+    times = [
+        rows(*SMALL, "--strategies", "seq", *more)["seq"]["iteration_s"]
+        for more in ([], ["--jitter", "0.1", "--seed", "1"], ["--jitter", "0.1", "--seed", "2"])
+    ]
+    assert len(set(times)) == 3
+
+
+def test_overlapped_synchronization_is_no_slower() -> None:
+    apart = rows(*SMALL, "--strategies", "seq")["seq"]
+    overlapped = rows(*SMALL, "--strategies", "seq", "--overlap-sync")["seq"]
+    assert overlapped["iteration_s"] < apart["iteration_s"]
+
+
+def test_the_network_options_reach_the_cluster() -> None:
+    printed = compare(
+        *SMALL[:3],
+        *("--cluster", "a800:2x2", "--json", "--strategies", "seq"),
+        *("--nics-per-node", "1", "--nic-bandwidth", "100Gb/s", "--oversubscription", "2"),
+    )
+    cluster = json.loads(printed)["cluster"]
+    assert cluster["nics_per_node"] == 1
+    assert cluster["nic_bandwidth_bytes_per_s"] == 12.5e9
+    assert cluster["oversubscription"] == 2.0
+
+
+def test_the_batch_scale_scales_the_batches() -> None:
+    def batches(*more: str) -> list[int]:
+        document = json.loads(compare(*SMALL, "--strategies", "seq", "--json", *more))
+        return [task["batch_size"] for task in document["workload"]["tasks"]]
+
+    assert batches("--batch-scale", "0.5") == [batch // 2 for batch in batches()]
+
+
+def test_the_table_marks_the_fastest_and_says_where_the_figures_come_from() -> None:
+    printed = compare(*SMALL)
+    times_s = {name: row["iteration_s"] for name, row in rows(*SMALL).items()}
+    fastest = min(times_s, key=times_s.__getitem__)
+    assert f"  {fastest} *" in printed
+    for name in STRATEGIES:
+        assert re.search(rf"^  {name}\b", printed, re.MULTILINE)
+    assert "Why devices idle under" in printed
+    assert "Simulated, not run." in printed
+    assert re.search(r"[\d,]+ parameters", printed)
+
+
+def test_a_strategy_without_a_feasible_plan_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from spindle_sim import planner
+    from spindle_sim.errors import InfeasibleError
+
+    def refuse(workload: Any, cluster: Any, strategy: str, **rest: Any) -> Any:
+        if strategy == "seq":
+            raise InfeasibleError("device 0: 3 GiB short; try more devices")
+        return make_plan(workload, cluster, strategy, **rest)
+
+    monkeypatch.setattr(planner, "make_plan", refuse)
+    outcomes = compare_strategies(
+        builtin_workload("multitask-clip").with_first_tasks(1),
+        parse_cluster("a800:1x2"),
+        ("seq", "spindle"),
+        profile=None,
+        placement="spindle",
+        options=SimulationOptions(),
+        advance=lambda description: None,
+    )
+    assert [outcome.result is None for outcome in outcomes] == [True, False]
+    printed = compare(*SMALL, "--strategies", "seq,spindle")
+    assert "seq: no plan: device 0: 3 GiB short; try more devices" in printed
+
+
+def test_a_report_is_written(tmp_path: Path) -> None:
+    report = tmp_path / "out.html"
+    assert str(report) in compare(*SMALL, "--report", str(report))
+    assert report.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html>")
+    assert list(tmp_path.iterdir()) == [report]
+
+
+def test_a_workload_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    assert CliRunner().invoke(application(), ["init", str(path)]).exit_code == 0
+    document = json.loads(compare(str(path), "--cluster", "a800:1x4", "--json"))
+    assert document["workload"]["name"] == "my-workload"
+    assert [task["name"] for task in document["workload"]["tasks"]] == ["image-chat", "text-chat"]

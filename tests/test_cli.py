@@ -1,0 +1,258 @@
+"""The command line as a whole: its options, exit codes, streams; each run is a real process."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from spindle_sim.cli import entry
+from spindle_sim.cli.application import application
+from spindle_sim.errors import InfeasibleError, InputError, PlanError, SpindleError, UsageError
+
+ROOT = Path(__file__).parent.parent
+NETWORK = {"--nics-per-node", "--nic-bandwidth", "--oversubscription"}
+WORKLOAD = {"workload", "--tasks", "--cluster", "--batch-scale", "--profile", *NETWORK}
+# A new option is a promise: it is added here by hand.
+OPTIONS = {
+    "": {"--version", "--install-completion", "--show-completion"},
+    "compare": {
+        *WORKLOAD,
+        "--strategies",
+        "--placement",
+        "--report",
+        "--json",
+        "--seed",
+        "--jitter",
+        "--overlap-sync",
+    },
+    "plan": {*WORKLOAD, "--strategy", "--placement", "--seed", "--output", "-o"},
+    "validate": {"plan", "--json"},
+    "simulate": {"plan", "--report", "--trace", "--json", "--seed", "--jitter", "--overlap-sync"},
+    "curves": {*WORKLOAD, "--tensor-parallel", "--json"},
+    "workloads": {"--json"},
+    "gpus": {"--json"},
+    "schema": {"name"},
+    "init": {"path", "--force"},
+}
+TINY = ["multitask-clip", "--tasks", "1", "--cluster", "a800:1x2"]
+
+
+def spindle(
+    *arguments: str, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "spindle_sim", *arguments],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_options_are_these() -> None:
+    group = typer.main.get_command(application())
+    verbs = group.commands  # type: ignore[attr-defined]
+    found = {
+        name: {
+            option
+            for parameter in command.params
+            for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        for name, command in {"": group, **verbs}.items()
+    }
+    assert found == OPTIONS
+
+
+def test_the_exit_codes_are_those_of_the_docs() -> None:
+    rows = re.findall(r"^\| (\d+) \| ", (ROOT / "docs" / "cli.md").read_text(), re.MULTILINE)
+    codes = {
+        0,
+        SpindleError.exit_code,
+        entry.EXIT_BUG,
+        UsageError.exit_code,
+        InputError.exit_code,
+        PlanError.exit_code,
+        InfeasibleError.exit_code,
+        entry.EXIT_INTERRUPTED,
+        entry.EXIT_BROKEN_PIPE,
+    }
+    assert [int(row) for row in rows] == sorted(codes)
+
+
+def test_help_is_quick_and_loads_nothing_heavy() -> None:
+    spindle("--help")
+    begun_s = time.perf_counter()
+    done = spindle("--help")
+    assert time.perf_counter() - begun_s < 1.5, "about 0.15 s on an idle machine"
+    assert done.returncode == 0
+    program = "import sys; from spindle_sim.cli.application import application; application()"
+    loaded = subprocess.run(
+        [sys.executable, "-c", f"{program}; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert not {"numpy", "networkx", "plotly", "scipy", "simpy"} & set(loaded)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    from importlib.metadata import version
+
+    assert spindle("--version").stdout == f"spindle-sim {version('spindle-sim')}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("compar", "Did you mean 'compare'?"),
+        ("compare --jsn", "--json"),
+        ("compare --tasks 99", "99"),
+        ("compare --tasks 0", "--tasks 0"),
+        ("compare --tasks -3", "--tasks -3"),
+        ("compare --tasks imagetext", "did you mean 'image-text'?"),
+        ("compare --tasks image-text,image-text", "twice"),
+        ("compare --tasks image-text,", "commas"),
+        ("compare multitaskclip", "did you mean 'multitask-clip'?"),
+        ("compare --cluster a800:0x8", "a800:0x8"),
+        ("compare --cluster a80:2x8", "did you mean 'a800'?"),
+        ("compare --cluster a800", "a800"),
+        ("compare --strategies spindel", "did you mean 'spindle'?"),
+        ("compare --strategies foo", "known are: "),
+        ("compare --strategies seq,seq", "twice"),
+        ("compare --batch-scale -1", "--batch-scale -1"),
+        ("compare --batch-scale 0", "--batch-scale 0"),
+        ("compare --batch-scale nan", "--batch-scale nan"),
+        ("compare --batch-scale inf", "--batch-scale inf"),
+        ("compare --batch-scale much", "--batch-scale much"),
+        ("compare --jitter -0.1", "--jitter -0.1"),
+        ("compare --seed -1", "--seed -1"),
+        ("compare --seed 1.5", "--seed 1.5"),
+        ("compare --placement best", "--placement best"),
+        ("compare --nics-per-node 0", "--nics-per-node 0"),
+        ("compare --nic-bandwidth 400", "400"),
+        ("compare --oversubscription 0.5", "--oversubscription 0.5"),
+        ("compare --oversubscription nan", "--oversubscription nan"),
+        ("compare --report /no/such/folder/out.html", "/no/such/folder"),
+        ("compare --report /", "is a directory"),
+        ("plan multitask-clip -o /no/such/folder/plan.json", "/no/such/folder"),
+        ("plan multitask-clip", "--output"),
+        ("plan multitask-clip --strategy spindle,seq -o plan.json", "one strategy"),
+        ("simulate plan.json --report a --trace a", "same file"),
+        ("schema plans", "did you mean 'plan'?"),
+    ],
+)
+def test_a_wrong_flag_exits_2_and_names_it(arguments: str, named: str, tmp_path: Path) -> None:
+    done = spindle(*arguments.split(), cwd=tmp_path)
+    assert done.returncode == UsageError.exit_code, done.stderr
+    assert named in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("compare nosuch.yaml", "nosuch.yaml"),
+        ("compare broken.yaml", "broken.yaml:1"),
+        ("compare --cluster nosuch.yaml", "nosuch.yaml"),
+        ("compare --profile nosuch.json", "nosuch.json"),
+        ("curves broken.yaml", "broken.yaml:1"),
+        ("validate nosuch.json", "nosuch.json"),
+        ("validate broken.yaml", "broken.yaml"),
+        ("simulate broken.yaml", "broken.yaml"),
+    ],
+)
+def test_a_wrong_file_exits_3_and_names_it(arguments: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.yaml").write_text("tasks: [\n")
+    done = spindle(*arguments.split(), cwd=tmp_path)
+    assert done.returncode == InputError.exit_code, done.stderr
+    assert named in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert all(line.startswith("error: ") for line in done.stderr.splitlines())
+
+
+def test_what_cannot_fit_exits_4_and_every_strategy_says_why(tmp_path: Path) -> None:
+    arguments = ["qwen-val", "--cluster", "a800:1x1"]
+    compared = spindle("compare", *arguments, "--json")
+    assert compared.returncode == InfeasibleError.exit_code
+    rows = json.loads(compared.stdout)["strategies"]
+    assert all("device" in row["error"] and row["iteration_s"] is None for row in rows)
+    assert compared.stderr.startswith("error: no feasible plan under any of: spindle, ")
+    planned = spindle("plan", *arguments, "-o", "plan.json", cwd=tmp_path)
+    assert planned.returncode == InfeasibleError.exit_code
+    assert planned.stderr.startswith("error: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bug_is_one_line_and_its_traceback_is_there_for_the_asking() -> None:
+    program = (
+        "import spindle_sim.cluster as cluster\n"
+        "from spindle_sim.cli import main\n"
+        "cluster.GPUS = None\n"
+        "main(['gpus'])"
+    )
+    run = {"capture_output": True, "text": True, "check": False}
+    plain = subprocess.run([sys.executable, "-c", program], **run)  # type: ignore[call-overload]
+    assert plain.returncode == entry.EXIT_BUG
+    assert plain.stderr.count("\n") == 1
+    assert "this is a bug in spindle: AttributeError" in plain.stderr
+    full = subprocess.run(  # type: ignore[call-overload]
+        [sys.executable, "-c", program], env={**os.environ, "SPINDLE_TRACEBACK": "1"}, **run
+    )
+    assert full.returncode == entry.EXIT_BUG
+    assert "Traceback (most recent call last)" in full.stderr
+
+
+def test_a_reader_that_goes_away_is_met_in_silence() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spindle_sim", "schema", "plan"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == entry.EXIT_BROKEN_PIPE
+
+
+def test_an_interrupt_exits_130_without_a_traceback() -> None:
+    program = (
+        "import signal\n"
+        "import spindle_sim.workload as workload\n"
+        "from spindle_sim.cli import main\n"
+        "workload.BUILTIN_WORKLOADS = {'x': lambda: signal.raise_signal(signal.SIGINT)}\n"
+        "main(['workloads'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert signal.SIGINT == entry.EXIT_INTERRUPTED - 128
+    assert done.returncode == entry.EXIT_INTERRUPTED
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("verb", ["compare", "curves"])
+def test_a_pipe_gets_no_colour(verb: str) -> None:
+    done = spindle(verb, *TINY, TERM="xterm-256color")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    assert done.stderr == ""
+
+
+def test_a_terminal_that_knows_only_ascii_is_no_trouble() -> None:
+    done = spindle("compare", *TINY, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
