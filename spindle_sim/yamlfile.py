@@ -102,7 +102,7 @@ def _read_text(path: Path, source: str) -> str:
         raise InputError(Problem(source=source, line=line, message=message)) from error
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # lives for one file, gathers its lines and problems
 class _Builder:
     """Builds data from YAML events, so that depth and size are known before anything is made."""
 

@@ -51,8 +51,8 @@ class Gemm:
 class Attention:
     """Scaled dot-product attention of one sample, without its projections.
 
-    `causal` kernels skip half of the square; FLOP are counted in full, as models.csv and most
-    published model FLOP figures do.
+    `causal` kernels skip half of the square; FLOP are counted in full, as most published model FLOP
+    figures do.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
