@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from spindle_sim.cli.comparison import Outcome, Result
 from spindle_sim.cli.console import new_table
-from spindle_sim.units import format_bandwidth, format_bytes, format_duration
+from spindle_sim.units import format_bandwidth, format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,8 +28,8 @@ def print_inputs(console: "Console", workload: "Workload", cluster: "Cluster") -
     )
     console.print(
         f"{cluster.name}: {cluster.num_nodes} x {cluster.devices_per_node} {cluster.gpu.name},"
-        f" {cluster.nics_per_node} NICs a node of"
-        f" {format_bandwidth(cluster.nic_bandwidth_bytes_per_s)}"
+        f" {cluster.nics_per_node} x"
+        f" {format_bandwidth(cluster.nic_bandwidth_bytes_per_s)} network cards a node"
         + (
             f", fabric oversubscribed {cluster.oversubscription:g}:1"
             if cluster.oversubscription > 1
@@ -64,14 +64,14 @@ def print_outcomes(console: "Console", outcomes: Sequence[Outcome]) -> None:
         best = time_s == best_s
         table.add_row(
             f"{outcome.strategy} *" if best else outcome.strategy,
-            format_duration(time_s),
+            _milliseconds(time_s),
             f"{times_s[_BASELINE] / time_s:.2f}x" if _BASELINE in times_s else "-",
             f"{result.summary.samples_per_s:.1f}",
             f"{result.summary.utilization:.1%}",
             f"{result.compute_s / result.plan.optimum_s - 1:+.1%}",
             format_bytes(result.summary.peak_memory_bytes),
             f"{result.num_stages}",
-            format_duration(outcome.planning_s),
+            _milliseconds(outcome.planning_s),
             style="bold" if best else None,
         )
     console.print(table)
@@ -115,7 +115,7 @@ def _print_breakdown(console: "Console", results: dict[str, Result]) -> None:
         )
         table.add_row(
             name,
-            *(f"{format_duration(part)} ({part / summary.iteration_s:.0%})" for part in parts_s),
+            *(f"{_milliseconds(part)} ({part / summary.iteration_s:.0%})" for part in parts_s),
         )
     console.print(table)
 
@@ -127,3 +127,8 @@ def print_idle(console: "Console", strategy: str, result: Result) -> None:
     console.print(f"Why devices idle under {strategy} (of all device time):")
     for reason in result.idle_reasons:
         console.print(f"  {reason.share:.1%}  {reason.text}", soft_wrap=True)
+
+
+def _milliseconds(duration_s: float) -> str:
+    """Give a duration with one decimal, so that a column's figures can be compared at a glance."""
+    return f"{1e3 * duration_s:,.1f} ms"
