@@ -21,7 +21,7 @@ FieldPath = tuple[str | int, ...]
 
 MAX_BYTES = 10 * 1024 * 1024
 MAX_DEPTH = 64
-MAX_NODES = 1_000_000  # aliases counted as what they stand for
+MAX_NODES = 100_000  # aliases counted as what they stand for
 MAX_INTEGER = 10**15
 
 _NULL = re.compile(r"~|null|Null|NULL|")
