@@ -162,10 +162,10 @@ def test_a_wrong_flag_exits_2_and_names_it(arguments: str, named: str, tmp_path:
     ("arguments", "named"),
     [
         ("compare nosuch.yaml", "nosuch.yaml"),
-        ("compare broken.yaml", "broken.yaml:1"),
+        ("compare broken.yaml", "broken.yaml:2"),
         ("compare --cluster nosuch.yaml", "nosuch.yaml"),
         ("compare --profile nosuch.json", "nosuch.json"),
-        ("curves broken.yaml", "broken.yaml:1"),
+        ("curves broken.yaml", "broken.yaml:2"),
         ("validate nosuch.json", "nosuch.json"),
         ("validate broken.yaml", "broken.yaml"),
         ("simulate broken.yaml", "broken.yaml"),

@@ -89,10 +89,11 @@ def test_jitter_and_seed_change_the_iteration() -> None:
     assert len(set(times)) == 3
 
 
-def test_overlapped_synchronization_is_no_slower() -> None:
-    apart = rows(*SMALL, "--strategies", "seq")["seq"]
-    overlapped = rows(*SMALL, "--strategies", "seq", "--overlap-sync")["seq"]
-    assert overlapped["iteration_s"] < apart["iteration_s"]
+def test_overlapped_synchronization_is_faster_where_it_can_be_and_never_slower() -> None:
+    apart, overlapped = rows(*SMALL), rows(*SMALL, "--overlap-sync")
+    gains_s = [apart[name]["iteration_s"] - overlapped[name]["iteration_s"] for name in apart]
+    assert min(gains_s) >= 0.0
+    assert max(gains_s) > 0.0
 
 
 def test_the_network_options_reach_the_cluster() -> None:
