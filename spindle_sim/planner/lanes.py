@@ -1,14 +1,15 @@
 """How a schedule without device names plays out: devices as interchangeable lanes.
 
 Used to tell apart schedules that look alike before placement. A MetaOp that goes on with as many
-devices keeps its lanes; another takes those that are free first. Nothing waits for a stage's end.
+devices keeps its lanes; another takes those that are free first, once its data has arrived. Nothing
+waits for a stage's end.
 """
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Lanes", "Run"]
+__all__ = ["Costs", "Lanes", "Run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +22,18 @@ class Run:
     num_ops: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """T_m(n) by MetaOp and n, what each MetaOp waits for, and how long its data takes to move."""
+
+    times_s: Mapping[str, Mapping[int, float]]
+    predecessors: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    transfer_s: Mapping[str, float] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class Lanes:
-    """When each device is free, and when each MetaOp ended last."""
+    """When each device is free, and when each MetaOp ended last, and where."""
 
     free_s: list[float]
     ends_s: dict[str, float] = field(default_factory=dict)
@@ -39,57 +49,42 @@ class Lanes:
         """When the last lane is free."""
         return max(self.free_s)
 
-    def after(
-        self,
-        runs: Iterable[Run],
-        times_s: Mapping[str, Mapping[int, float]],
-        predecessors: Mapping[str, Sequence[str]],
-    ) -> "Lanes":
-        """Give the lanes after these runs, by stage; `times_s` are T_m(n) by MetaOp and n."""
+    def after(self, runs: Iterable[Run], costs: Costs) -> "Lanes":
+        """Give the lanes after these runs, which are in order of stage."""
         lanes = Lanes(list(self.free_s), dict(self.ends_s), dict(self.held))
         stage: list[Run] = []
         for run in runs:
             if stage and run.stage != stage[0].stage:
-                lanes._run_stage(stage, times_s, predecessors)
+                lanes._run_stage(stage, costs)
                 stage = []
             stage.append(run)
         if stage:
-            lanes._run_stage(stage, times_s, predecessors)
+            lanes._run_stage(stage, costs)
         return lanes
 
-    def _run_stage(
-        self,
-        stage: Sequence[Run],
-        times_s: Mapping[str, Mapping[int, float]],
-        predecessors: Mapping[str, Sequence[str]],
-    ) -> None:
+    def _run_stage(self, stage: Sequence[Run], costs: Costs) -> None:
         taken: set[int] = set()
         changed: list[Run] = []
         for run in stage:
             held = self.held.get(run.id, ())
             if len(held) == run.num_devices and taken.isdisjoint(held):
                 taken.update(held)
-                self._place(run, held, times_s, predecessors)
+                self._place(run, held, costs)
             else:
                 changed.append(run)
         open_lanes = [(s, d) for d, s in enumerate(self.free_s) if d not in taken]
         heapq.heapify(open_lanes)
         for run in sorted(changed, key=lambda r: -r.num_devices * r.num_ops):
             lanes = tuple(heapq.heappop(open_lanes)[1] for _ in range(run.num_devices))
-            self._place(run, lanes, times_s, predecessors)
+            self._place(run, lanes, costs)
 
-    def _place(
-        self,
-        run: Run,
-        lanes: tuple[int, ...],
-        times_s: Mapping[str, Mapping[int, float]],
-        predecessors: Mapping[str, Sequence[str]],
-    ) -> None:
-        ready_s = self.ends_s.get(run.id, 0.0)
-        for predecessor in predecessors.get(run.id, ()):
-            ready_s = max(ready_s, self.ends_s.get(predecessor, 0.0))
+    def _place(self, run: Run, lanes: tuple[int, ...], costs: Costs) -> None:
+        before = [self.ends_s.get(p, 0.0) for p in costs.predecessors.get(run.id, ())]
+        ready_s = max([self.ends_s.get(run.id, 0.0), *before])
+        if ready_s and self.held.get(run.id) != lanes:
+            ready_s += costs.transfer_s.get(run.id, 0.0)
         start_s = max(ready_s, max(self.free_s[d] for d in lanes))
-        end_s = start_s + run.num_ops * times_s[run.id][run.num_devices]
+        end_s = start_s + run.num_ops * costs.times_s[run.id][run.num_devices]
         for d in lanes:
             self.free_s[d] = end_s
         self.ends_s[run.id] = end_s

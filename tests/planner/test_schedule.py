@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spindle_sim.planner.allocate import Malleable, optimum
-from spindle_sim.planner.lanes import Lanes, Run
+from spindle_sim.planner.lanes import Costs, Lanes, Run
 from spindle_sim.planner.schedule import schedule_level
 
 
@@ -35,7 +35,7 @@ def levels(draw: st.DrawFn) -> list[Malleable]:
 
 def play(level: list[Malleable], runs: tuple[Run, ...], num_devices: int) -> float:
     times = {m.id: dict(zip(m.allocations, m.times_s, strict=True)) for m in level}
-    return Lanes.idle(num_devices).after(runs, times, {}).makespan_s
+    return Lanes.idle(num_devices).after(runs, Costs(times_s=times)).makespan_s
 
 
 @given(levels(), st.integers(1, 64))

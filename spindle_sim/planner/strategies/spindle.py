@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spindle_sim.planner.context import Context
-from spindle_sim.planner.lanes import Lanes, Run
+from spindle_sim.planner.lanes import Costs, Lanes, Run
 from spindle_sim.planner.metagraph import DraftSlice, MetaNode
 from spindle_sim.planner.schedule import SearchEffort, schedule_level
 
@@ -30,7 +30,6 @@ def merge_levels(
 ) -> tuple[DraftSlice, ...]:
     """Schedule each MetaLevel of these tasks and merge them one after the other (section 3.4)."""
     chosen = set(tasks)
-    predecessors = {m: node.metaop.predecessors for m, node in context.graph.nodes.items()}
     lanes = Lanes.idle(context.cluster.num_devices)
     drafts: list[DraftSlice] = []
     stage = 0
@@ -38,7 +37,7 @@ def merge_levels(
         nodes = [n for n in context.graph.level(level) if n.metaop.task in chosen]
         if not nodes:
             continue
-        runs, lanes = _schedule(context, nodes, lanes, predecessors)
+        runs, lanes = _schedule(context, nodes, lanes)
         drafts += _drafts(context, runs, stage, round_index)
         stage += 1 + max(run.stage for run in runs)
     return tuple(drafts)
@@ -48,20 +47,24 @@ def _schedule(
     context: Context,
     nodes: Sequence[MetaNode],
     lanes: Lanes,
-    predecessors: dict[str, tuple[str, ...]],
 ) -> tuple[tuple[Run, ...], Lanes]:
     """Give the level's schedule that plays out best after what went before, and its lanes."""
     num_devices = context.cluster.num_devices
     metaops = [context.malleable(node.metaop.id) for node in nodes]
-    times = {metaop.id: context.times_s(metaop.id) for metaop in metaops}
+    switch_s = [_switch_s(context, node) for node in nodes]
+    costs = Costs(
+        times_s={metaop.id: context.times_s(metaop.id) for metaop in metaops},
+        predecessors={node.metaop.id: node.metaop.predecessors for node in nodes},
+        transfer_s={node.metaop.id: s for node, s in zip(nodes, switch_s, strict=True)},
+    )
     candidates = schedule_level(
         metaops,
         num_devices,
-        switch_s=[_switch_s(context, node) for node in nodes],
+        switch_s=switch_s,
         effort=_effort(len(nodes), num_devices),
         rng=np.random.default_rng(context.seed),
     )
-    played = [(lanes.after(runs, times, predecessors), runs) for runs in candidates]
+    played = [(lanes.after(runs, costs), runs) for runs in candidates]
     best, runs = min(played, key=lambda pair: (pair[0].makespan_s, len(pair[1])))
     return runs, best
 
