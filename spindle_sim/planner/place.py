@@ -1,15 +1,28 @@
-"""Device placement (section 3.5): which devices run each draft, stage by stage."""
+"""Device placement (section 3.5): which devices run each draft, stage by stage, greedily.
+
+Where a device's memory is short, a stage is placed anew by memory first; where that isn't enough,
+so are ever more of the stages before it (backtracking), at last all of them.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+import numpy as np
+
 from spindle_sim.cluster import Cluster
 from spindle_sim.errors import InfeasibleError
+from spindle_sim.planner.affinity import Group
+from spindle_sim.planner.board import Board
 from spindle_sim.planner.context import Context
-from spindle_sim.planner.memory_fit import Ledger
+from spindle_sim.planner.memory_fit import OutOfMemoryError
 from spindle_sim.planner.metagraph import DraftSlice
+from spindle_sim.planner.select import select
 
 __all__ = ["place"]
+
+MAX_STEPS_BACK = 64
+# A stage of at most so many slices is placed in several orders, of which the best is kept.
+SMALL_STAGE = 12
 
 
 def place(
@@ -17,29 +30,22 @@ def place(
 ) -> tuple[tuple[int, ...], ...]:
     """Give the devices of each draft, ordered: position d * tp + t is rank t of replica d.
 
+    `method` is "spindle" or, to compare with, "sequential": consecutive devices for each MetaOp
+    (section 5.5.2). A draft that has devices keeps them.
+
     Raises:
         OutOfMemoryError: a device can't hold what is placed on it.
         InfeasibleError: a tensor-parallel group would span device islands.
     """
-    ledger = Ledger(context.graph, context.cluster, context.settings.zero1)
-    placements: dict[int, tuple[int, ...]] = {}
-    for stage in _stages(drafts):
-        next_free = 0
-        for index in stage:
-            draft = drafts[index]
-            devices = draft.devices
-            if devices is None:
-                first = -(-next_free // draft.tp) * draft.tp
-                devices = tuple(range(first, first + draft.num_devices))
-                next_free = first + draft.num_devices
-            _check(draft, devices, context.cluster)
-            ledger.put(draft, devices)
-            used = ledger.used_bytes()
-            worst = max(devices, key=lambda d: (used[d], -d))
-            if used[worst] > ledger.capacity_bytes:
-                raise ledger.shortage(worst, float(used[worst]))
-            placements[index] = devices
-    return tuple(placements[index] for index in range(len(drafts)))
+    board = Board(context, drafts)
+    stages = list(_stages(drafts))
+    given = all(draft.devices is not None for draft in drafts)
+    if given or method == "sequential":
+        for stage in stages:
+            _place_sequentially(board, stage)
+    else:
+        _place_with_backtracking(board, stages)
+    return tuple(board.groups[index].devices for index in range(len(drafts)))
 
 
 def _stages(drafts: Sequence[DraftSlice]) -> Iterator[list[int]]:
@@ -48,8 +54,137 @@ def _stages(drafts: Sequence[DraftSlice]) -> Iterator[list[int]]:
         yield list(members)
 
 
+def _place_sequentially(board: Board, stage: Sequence[int]) -> None:
+    free = np.ones(board.context.cluster.num_devices, dtype=bool)
+    # Widest tensor-parallel groups first: what is left then begins where the others may.
+    for index in sorted(stage, key=lambda i: -board.drafts[i].tp):
+        draft = board.drafts[index]
+        devices = draft.devices
+        if devices is None:
+            units = np.flatnonzero(free.reshape(-1, draft.tp).all(axis=1)) * draft.tp
+            firsts = units[: draft.num_devices // draft.tp]
+            devices = tuple(int(first) + rank for first in firsts for rank in range(draft.tp))
+        _check(draft, devices, board.context.cluster)
+        board.put(index, Group(devices, draft.tp))
+        free[list(devices)] = False
+        used = board.ledger.used_bytes()
+        worst = max(devices, key=lambda d: (used[d], -d))
+        if used[worst] > board.ledger.capacity_bytes:
+            raise board.ledger.shortage(worst, float(used[worst]))
+
+
+def _place_with_backtracking(board: Board, stages: Sequence[Sequence[int]]) -> None:
+    memory_first = [False] * len(stages)
+    depth = [0] * len(stages)  # how far a stage has sent us back so far
+    steps = 0
+    current = 0
+    while current < len(stages):
+        if _place_stage(board, stages[current], memory_first=memory_first[current]):
+            current += 1
+            continue
+        if not memory_first[current]:
+            memory_first[current] = True
+            continue
+        steps += 1
+        depth[current] = max(1, 2 * depth[current]) if steps < MAX_STEPS_BACK else current
+        target = max(0, current - depth[current])
+        if all(memory_first[target:current]) and target == 0:
+            raise _shortage(board, stages[current])
+        for stage in reversed(stages[target:current]):
+            for _ in stage:
+                board.take_back()
+        memory_first[target:current] = [True] * (current - target)
+        current = target
+
+
+def _place_stage(board: Board, stage: Sequence[int], *, memory_first: bool) -> bool:
+    """Place a stage in the best of a few orders; leaves nothing placed where none works."""
+    if memory_first:
+        orders = [_by_memory(board, stage)]
+    else:
+        orders = [_by_volume(board, stage)]
+        if 1 < len(stage) <= SMALL_STAGE:
+            orders.append(sorted(orders[0], key=lambda i: -board.drafts[i].num_devices))
+            orders = [list(order) for order in dict.fromkeys(map(tuple, orders))]
+    best: tuple[float, list[tuple[int, Group]]] | None = None
+    for order in orders:
+        placed = _try(board, order, memory_first=memory_first)
+        if placed is None:
+            continue
+        if len(orders) == 1:
+            return True
+        groups = [(index, board.groups[index]) for index in order]
+        for _ in order:
+            board.take_back()
+        if best is None or placed < best[0]:
+            best = placed, groups
+    if best is None:
+        return False
+    for index, group in best[1]:
+        board.put(index, group)
+    return True
+
+
+def _try(board: Board, order: Sequence[int], *, memory_first: bool) -> float | None:
+    """Place the drafts in this order; gives the sum of their costs."""
+    free = np.ones(board.context.cluster.num_devices, dtype=bool)
+    for index in order:
+        devices = board.drafts[index].devices
+        if devices is not None:
+            free[list(devices)] = False
+    total_s = 0.0
+    for done, index in enumerate(order):
+        chosen = select(board, index, free, memory_first=memory_first)
+        if chosen is None:
+            for _ in range(done):
+                board.take_back()
+            return None
+        group, seconds = chosen
+        board.put(index, group)
+        free[list(group.devices)] = False
+        total_s += seconds
+    return total_s
+
+
+def _by_volume(board: Board, stage: Sequence[int]) -> list[int]:
+    """Order by bytes that the slice receives and synchronizes, wide tensor parallelism first."""
+
+    def volume(index: int) -> float:
+        draft = board.drafts[index]
+        spread = board.spread(draft)
+        sync = 0.0 if spread is None else 2 * spread.op_bytes * draft.num_ops
+        return sync + sum(item.directions * item.size_bytes for item in board.inputs[index])
+
+    return sorted(stage, key=lambda i: (-board.drafts[i].tp, -volume(i), i))
+
+
+def _by_memory(board: Board, stage: Sequence[int]) -> list[int]:
+    """Order by bytes that the slice adds to an empty device."""
+
+    def need(index: int) -> float:
+        draft = board.drafts[index]
+        return float(np.max(board.ledger.bytes_with(draft) - board.ledger.used_bytes()))
+
+    return sorted(stage, key=lambda i: (-board.drafts[i].tp, -need(i), i))
+
+
+def _shortage(board: Board, stage: Sequence[int]) -> OutOfMemoryError:
+    """Give the error for the first slice of the stage that fits nowhere."""
+    free = np.ones(board.context.cluster.num_devices, dtype=bool)
+    for index in _by_memory(board, stage):
+        draft = board.drafts[index]
+        full = np.where(free, board.ledger.bytes_with(draft), np.inf)
+        chosen = select(board, index, free, memory_first=True)
+        if chosen is None:
+            device = int(np.argsort(full, kind="stable")[draft.num_devices - 1])
+            return board.ledger.shortage(device, float(full[device]))
+        board.put(index, chosen[0])
+        free[list(chosen[0].devices)] = False
+    raise AssertionError("the stage fits after all")
+
+
 def _check(draft: DraftSlice, devices: tuple[int, ...], cluster: Cluster) -> None:
-    if devices[-1] >= cluster.num_devices:
+    if len(devices) < draft.num_devices or max(devices) >= cluster.num_devices:
         raise InfeasibleError(
             f"{draft.metaop}: stage {draft.stage} of round {draft.round} needs more than the"
             f" {cluster.num_devices} devices of cluster {cluster.name}"

@@ -1,0 +1,183 @@
+"""What is placed so far: groups, times on every device, memory, and what one more slice costs.
+
+Times are those of forward and backward together, as if each slice ran both at once: the backward
+mirrors the forward. Transfers count both ways where gradients flow back.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from spindle_sim.estimate.memory import GRADIENT_BYTES, shard_parameters
+from spindle_sim.plan import Backward
+from spindle_sim.planner.affinity import Affinity, Group
+from spindle_sim.planner.context import Context
+from spindle_sim.planner.memory_fit import Ledger
+from spindle_sim.planner.metagraph import DraftSlice
+
+__all__ = ["Board", "Cost", "Input", "Spread"]
+
+Floats = npt.NDArray[np.float64]
+_NOWHERE, _SEVERAL = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A flow into a draft: from which draft, bytes of the whole batch, one way or both."""
+
+    source: int
+    size_bytes: float
+    directions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a group costs a slice: when it can start, seconds of transfer and synchronization."""
+
+    start_s: float
+    transfer_s: float
+    sync_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Where the trained parameters of a draft lie: (island, synchronized yet) -> operators."""
+
+    op_bytes: float
+    islands: dict[tuple[int, bool], int]
+
+
+@dataclass(slots=True)
+class Board:
+    """Placement under way; drafts are put by round and stage, and taken back in reverse."""
+
+    context: Context
+    drafts: Sequence[DraftSlice]
+    ledger: Ledger = field(init=False)
+    affinity: Affinity = field(init=False)
+    inputs: list[list[Input]] = field(init=False)
+    durations_s: list[float] = field(init=False)
+    groups: dict[int, Group] = field(default_factory=dict)
+    ends_s: dict[int, float] = field(default_factory=dict)
+    free_s: Floats = field(init=False)
+    _history: list[tuple[int, Floats]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begin with an idle cluster."""
+        context = self.context
+        self.ledger = Ledger(context.graph, context.cluster, context.settings.zero1)
+        self.affinity = Affinity(context.cluster)
+        self.inputs = _inputs(context, self.drafts)
+        self.free_s = np.zeros(context.cluster.num_devices)
+        self.durations_s = [
+            draft.num_ops * context.curve(draft.metaop).time_s(draft.num_devices)
+            for draft in self.drafts
+        ]
+
+    def put(self, index: int, group: Group) -> None:
+        """Place a draft on a group."""
+        columns = np.array(group.devices)
+        self.ledger.put(self.drafts[index], group.devices)
+        start_s, _ = self._start(index, group)
+        end_s = start_s + self.durations_s[index]
+        self._history.append((index, self.free_s[columns]))
+        self.free_s[columns] = end_s
+        self.groups[index] = group
+        self.ends_s[index] = end_s
+
+    def take_back(self) -> int:
+        """Undo the last `put`; gives its draft."""
+        index, free_s = self._history.pop()
+        self.ledger.take_back()
+        self.free_s[np.array(self.groups.pop(index).devices)] = free_s
+        del self.ends_s[index]
+        return index
+
+    def ready_s(self, index: int) -> float:
+        """Give when the draft's inputs exist, wherever they are."""
+        return max((self.ends_s[item.source] for item in self.inputs[index]), default=0.0)
+
+    def main_source(self, index: int) -> Group | None:
+        """Give the group that holds the largest input."""
+        inputs = self.inputs[index]
+        if not inputs:
+            return None
+        return self.groups[max(inputs, key=lambda item: item.size_bytes).source]
+
+    def cost(self, index: int, group: Group, spread: Spread | None) -> Cost:
+        """Give what it costs to run the draft on the group."""
+        start_s, transfer_s = self._start(index, group)
+        sync_s = 0.0 if spread is None else self._sync_s(spread, group)
+        return Cost(start_s, transfer_s, sync_s)
+
+    def spread(self, draft: DraftSlice) -> Spread | None:
+        """Give where the draft's trained parameters lie so far; None where it trains none."""
+        metaop = self.context.graph.nodes[draft.metaop].metaop
+        if metaop.frozen or not metaop.parameters:
+            return None
+        rows = self.ledger.held(draft)[draft.first_op : draft.first_op + draft.num_ops] != 0
+        size = self.context.cluster.island_size
+        islands = rows.reshape(len(rows), -1, size).any(axis=2)
+        spans = islands.sum(axis=1)
+        where = np.where(spans == 1, islands.argmax(axis=1), _SEVERAL)
+        where[spans == 0] = _NOWHERE
+        shared = rows.sum(axis=1) > draft.tp
+        return Spread(
+            GRADIENT_BYTES * shard_parameters(metaop, draft.tp),
+            Counter(zip(where.tolist(), shared.tolist(), strict=True)),
+        )
+
+    def _start(self, index: int, group: Group) -> tuple[float, float]:
+        start_s, transfer_s = float(self.free_s[np.array(group.devices)].max()), 0.0
+        for item in self.inputs[index]:
+            one_way_s = self.affinity.transfer_s(self.groups[item.source], group, item.size_bytes)
+            transfer_s += item.directions * one_way_s
+            start_s = max(start_s, self.ends_s[item.source] + item.directions * one_way_s)
+        return start_s, transfer_s
+
+    def _sync_s(self, spread: Spread, group: Group) -> float:
+        """Give by how much synchronization grows: the widest link class that a shard then spans."""
+        cluster = self.context.cluster
+        near_s = 2 * spread.op_bytes / cluster.gpu.collective_bandwidth_bytes_per_s
+        far_s = 2 * spread.op_bytes / self.network_share()
+        taken = set((np.array(group.devices) // cluster.island_size).tolist())
+        total_s = 0.0
+        for (island, shared), count in spread.islands.items():
+            if island == _SEVERAL:
+                continue
+            together = taken if island == _NOWHERE else taken | {island}
+            before_s = near_s if shared else 0.0
+            # Whether the only holder is this very device doesn't matter much: near is cheap.
+            after_s = near_s if group.dp > 1 or island != _NOWHERE else 0.0
+            total_s += count * ((far_s if len(together) > 1 else after_s) - before_s)
+        return total_s
+
+    def network_share(self) -> float:
+        """Give the bytes per second at which a collective crosses islands: all NICs of a node."""
+        cluster = self.context.cluster
+        nics = cluster.nics_per_node * self.affinity.network_bytes_per_s
+        return min(nics, cluster.gpu.collective_bandwidth_bytes_per_s)
+
+
+def _inputs(context: Context, drafts: Sequence[DraftSlice]) -> list[list[Input]]:
+    order = sorted(range(len(drafts)), key=lambda i: (drafts[i].round, drafts[i].stage))
+    inputs: list[list[Input]] = [[] for _ in drafts]
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for index in order:
+        name = drafts[index].metaop
+        if name in last:
+            metaop = context.graph.nodes[name].metaop
+            directions = 1 if metaop.backward is Backward.NONE else 2
+            size = metaop.output_bytes * metaop.batch
+            inputs[index].append(Input(last[name], size, directions))
+        first.setdefault(name, index)
+        last[name] = index
+    for edge in context.graph.edges:
+        if edge.source in last and edge.target in first:
+            item = Input(last[edge.source], edge.bytes, 2 if edge.gradient else 1)
+            inputs[first[edge.target]].append(item)
+    return inputs

@@ -1,0 +1,140 @@
+"""The group for one slice: candidates by each guideline of section 3.5, judged by their cost.
+
+Guidelines: samples and parameters stay where they are, else within the island; of about equal
+groups, the one with most memory left. A device that can't hold the slice is no candidate.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from spindle_sim.planner.affinity import Group
+from spindle_sim.planner.board import Board, Cost, Spread
+from spindle_sim.planner.candidates import best_units, strided
+from spindle_sim.planner.metagraph import DraftSlice
+
+__all__ = ["select"]
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+# Groups whose costs differ by less than this share of the slice's time count as about equal.
+MEMORY_WEIGHT = 0.02
+
+
+def select(
+    board: Board, index: int, free: Bools, *, memory_first: bool = False
+) -> tuple[Group, float] | None:
+    """Give the best group of free devices for a draft with its cost in seconds; None if none fits.
+
+    With `memory_first` the emptiest devices are taken, whatever the communication.
+    """
+    draft = board.drafts[index]
+    full = board.ledger.bytes_with(draft) / board.ledger.capacity_bytes
+    usable = free & (full <= 1.0)
+    spread = board.spread(draft)
+    source = board.main_source(index)
+    if memory_first:
+        groups = _groups(draft, board, usable, full[None, :])
+    else:
+        if source is not None and _stays(draft, source, usable):
+            cost = board.cost(index, source, spread)
+            ready_s = board.ready_s(index)
+            if cost.sync_s < board.durations_s[index] * MEMORY_WEIGHT and cost.start_s <= ready_s:
+                return source, _seconds(board, index, cost, full, source)
+        rows = _scores(board, index, full, spread)
+        groups = _groups(draft, board, usable, rows)
+        groups += list(_shrunk(draft, source, usable))
+    best: tuple[Group, float] | None = None
+    for devices in dict.fromkeys(groups):
+        group = Group(board.affinity.arranged(devices, draft.tp, source), draft.tp)
+        seconds = _seconds(board, index, board.cost(index, group, spread), full, group)
+        if best is None or seconds < best[1]:
+            best = group, seconds
+    return best
+
+
+def _seconds(board: Board, index: int, cost: Cost, full: Floats, group: Group) -> float:
+    """Give the cost in seconds; fullness decides among about equal groups."""
+    fullest = float(full[np.array(group.devices)].max())
+    balance_s = MEMORY_WEIGHT * board.durations_s[index] * fullest
+    return cost.start_s + cost.transfer_s + cost.sync_s + balance_s
+
+
+def _stays(draft: DraftSlice, source: Group, usable: Bools) -> bool:
+    return (
+        len(source.devices) == draft.num_devices
+        and source.tp == draft.tp
+        and bool(usable[np.array(source.devices)].all())
+    )
+
+
+def _scores(board: Board, index: int, full: Floats, spread: Spread | None) -> Floats:
+    """Give rows of seconds by device: all guidelines together, then each on its own."""
+    draft = board.drafts[index]
+    away = _away_s(board, index)
+    missing = _missing_s(board, draft, spread)
+    wait = np.maximum(board.free_s - board.ready_s(index), 0.0)
+    balance = MEMORY_WEIGHT * board.durations_s[index] * full
+    little = 1e-3 * (away + missing + wait) + balance / draft.num_devices
+    return np.stack(
+        [away + missing + wait + little, away + little, missing + little, wait + little]
+    )
+
+
+def _away_s(board: Board, index: int) -> Floats:
+    """Give the seconds that a device's share of the inputs takes to it, by device."""
+    cluster, n = board.context.cluster, board.drafts[index].num_devices
+    port = cluster.gpu.collective_bandwidth_bytes_per_s
+    network = board.network_share() / cluster.devices_per_node
+    away = np.zeros(cluster.num_devices)
+    for item in board.inputs[index]:
+        share = item.directions * item.size_bytes / n
+        devices = np.array(board.groups[item.source].devices)
+        seconds = np.full(cluster.num_islands, share / network)
+        seconds[devices // cluster.island_size] = share / port
+        by_device = np.repeat(seconds, cluster.island_size)
+        by_device[devices] = 0.0
+        away += by_device
+    return away
+
+
+def _missing_s(board: Board, draft: DraftSlice, spread: Spread | None) -> Floats:
+    """Give the seconds of synchronization that a device adds, by device."""
+    cluster = board.context.cluster
+    missing = board.ledger.missing_ops(draft)
+    if spread is None:
+        return np.zeros(cluster.num_devices)
+    near = 2 * spread.op_bytes / cluster.gpu.collective_bandwidth_bytes_per_s
+    far = 2 * spread.op_bytes / board.network_share()
+    count = np.zeros(cluster.num_islands)
+    for (island, _), ops in spread.islands.items():
+        if island >= 0:
+            count += ops
+            count[island] -= ops
+    seconds: Floats = (missing * near + np.repeat(count * far, cluster.island_size)).astype(float)
+    return seconds / float(draft.num_devices)
+
+
+def _groups(draft: DraftSlice, board: Board, usable: Bools, rows: Floats) -> list[tuple[int, ...]]:
+    tp = draft.tp
+    scores = np.where(usable, rows, np.inf)
+    if tp > 1:
+        scores = scores.reshape(len(rows), -1, tp).sum(axis=2)
+    units = best_units(scores, draft.num_devices // tp, board.context.cluster.num_islands)
+    if tp == 1:
+        return units
+    return [tuple(unit * tp + rank for unit in group for rank in range(tp)) for group in units]
+
+
+def _shrunk(draft: DraftSlice, source: Group | None, usable: Bools) -> Iterator[tuple[int, ...]]:
+    """Give every other (third, ...) device of the source, where it has more than are needed."""
+    if source is None or source.tp != draft.tp or len(source.devices) <= draft.num_devices:
+        return
+    firsts = [d for d in source.devices[:: draft.tp] if d % draft.tp == 0]
+    free = [d for d in firsts if usable[d : d + draft.tp].all()]
+    if len(free) * draft.tp < draft.num_devices:
+        return
+    chosen = sorted(strided(free, draft.num_devices // draft.tp))
+    yield tuple(first + rank for first in chosen for rank in range(draft.tp))
