@@ -41,7 +41,7 @@ def fit_models() -> DeviceModels:
     a40 = fit_device("a40", "a40-1", ("A40", "L40S"))
     nccl_a100 = fit_nccl("a100", ("A100", "A800"))
     models = DeviceModels(format_version="1.0", devices=(a100, h100, a40), nccl=(nccl_a100,))
-    run = fit_run(MegatronModel.of(models), iterations(), gemm_efficiency=a100.gemm_efficiency)
+    run = fit_run(MegatronModel.of(models), iterations())
     launch_s = round(run.layer_launch_s / MEGATRON_KERNELS, 7)
     print(f"launching: {run.layer_launch_s * 1e3:.2f} ms a layer, {launch_s * 1e6:.1f} us a kernel")
     return DeviceModels(

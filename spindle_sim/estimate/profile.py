@@ -145,8 +145,9 @@ def parse_profile(text: str, source: str) -> Profile:
 
 
 def dump_profile(profile: Profile) -> str:
-    """Give the canonical JSON of a profile."""
-    return json.dumps(asdict(profile), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    """Give the canonical JSON of a profile: 16 and 16.0 samples are written alike."""
+    read = _adapter().validate_json(json.dumps([asdict(profile)]))[0]
+    return json.dumps(asdict(read), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def save_profile(profile: Profile, path: Path | str) -> None:
