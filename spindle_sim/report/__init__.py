@@ -1,1 +1,17 @@
-"""."""
+"""Faces of a timeline: the HTML report, the trace for Perfetto, the JSON document."""
+
+from spindle_sim.report.page import render_report, write_report
+from spindle_sim.report.run import Curve, Run
+from spindle_sim.report.timeline_file import timeline_schema, timeline_to_json
+from spindle_sim.report.trace import trace_events, write_trace
+
+__all__ = [
+    "Curve",
+    "Run",
+    "render_report",
+    "timeline_schema",
+    "timeline_to_json",
+    "trace_events",
+    "write_report",
+    "write_trace",
+]

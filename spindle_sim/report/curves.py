@@ -1,0 +1,36 @@
+"""The scaling curves of a plan's MetaOps, where its times came from the device model alone."""
+
+from spindle_sim.plan import Plan
+from spindle_sim.report.run import Curve
+from spindle_sim.workload import OperatorNode, operator_graph
+
+__all__ = ["scaling_curves"]
+
+
+def scaling_curves(plan: Plan) -> tuple[Curve, ...]:
+    """Give T_m(n) of one operator of every MetaOp, alike ones once.
+
+    None where the plan's times came from a profile or another version's model: curves drawn from
+    other times would mislead.
+    """
+    from spindle_sim.estimate import Estimator
+
+    estimator = Estimator(plan.cluster)
+    if estimator.profile_hash != plan.inputs.profile:
+        return ()
+    nodes: dict[str, OperatorNode] = {}
+    for _, data in operator_graph(plan.workload).nodes(data=True):
+        node: OperatorNode = data["operator"]
+        nodes.setdefault(f"{node.task}/{node.use}/{node.block}", node)
+    tps = {item.metaop: item.tp for item in plan.slices}
+    found: dict[tuple[tuple[int, float], ...], list[str]] = {}
+    for metaop in plan.metaops:
+        curve = estimator.curve(nodes[metaop.id], metaop.backward, tp=tps.get(metaop.id, 1))
+        points = tuple((n, curve.time_s(n)) for n in curve.allocations)
+        if points:
+            found.setdefault(points, []).append(metaop.id)
+    return tuple(Curve(name=_shared_name(names), points=points) for points, names in found.items())
+
+
+def _shared_name(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} alike"
