@@ -44,7 +44,9 @@ def test_the_example_runs_and_spindle_is_no_slower_than_seq(tmp_path: Path) -> N
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    times_ms = dict(re.findall(r"^(\w+): ([\d.]+) ms, \d+% of the peak$", done.stdout, re.MULTILINE))
+    times_ms = dict(
+        re.findall(r"^(\w+): ([\d.]+) ms, \d+% of the peak$", done.stdout, re.MULTILINE)
+    )
     assert float(times_ms["spindle"]) <= float(times_ms["seq"])
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spindle_sim.cli.comparison import Outcome, SimulationOptions, compare_strategies
+from spindle_sim.cli.comparison import Comparison, Outcome, SimulationOptions, compare_strategies
 from spindle_sim.cli.console import print_json, progress, stdout_console
 from spindle_sim.cli.inputs import check_placement, read_profile, read_strategies, read_workload
 from spindle_sim.cli.options import (
@@ -28,9 +28,6 @@ from spindle_sim.errors import InfeasibleError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from spindle_sim.cluster import Cluster
-    from spindle_sim.workload import Workload
 
 __all__ = ["compare"]
 
@@ -76,33 +73,34 @@ def compare(
     from spindle_sim.cluster import parse_cluster
 
     tasks = _DEFAULT_TASKS if workload is None and tasks is None else tasks
-    trained = read_workload(workload or _DEFAULT_WORKLOAD, tasks, batch_scale)
-    machines = parse_cluster(
-        cluster,
-        nics_per_node=nics_per_node,
-        nic_bandwidth=nic_bandwidth,
-        oversubscription=oversubscription,
+    comparison = Comparison(
+        workload=read_workload(workload or _DEFAULT_WORKLOAD, tasks, batch_scale),
+        cluster=parse_cluster(
+            cluster,
+            nics_per_node=nics_per_node,
+            nic_bandwidth=nic_bandwidth,
+            oversubscription=oversubscription,
+        ),
+        strategies=read_strategies(strategies),
+        profile=read_profile(profile),
+        placement=check_placement(placement),
+        options=SimulationOptions(overlap_sync=overlap_sync, jitter=jitter, seed=seed),
     )
-    names = read_strategies(strategies)
-    options = SimulationOptions(overlap_sync=overlap_sync, jitter=jitter, seed=seed)
-    with progress(2 * len(names) + (report is not None)) as advance:
-        outcomes = compare_strategies(
-            trained,
-            machines,
-            names,
-            profile=read_profile(profile),
-            placement=check_placement(placement),
-            options=options,
-            advance=advance,
-        )
+    outcomes = _work(comparison, report)
+    if json:
+        _print_json(comparison, outcomes)
+    else:
+        _print(comparison, outcomes, report)
+    _require_one(outcomes)
+
+
+def _work(comparison: Comparison, report: str | None) -> tuple[Outcome, ...]:
+    with progress(comparison.num_steps + (report is not None)) as advance:
+        outcomes = compare_strategies(comparison, advance)
         if report is not None:
             advance("writing the report")
             _write_report(report, outcomes)
-    if json:
-        _print_json(trained, machines, outcomes, options)
-    else:
-        _print(trained, machines, outcomes, report)
-    _require_one(outcomes)
+    return outcomes
 
 
 def _write_report(path: str, outcomes: "Sequence[Outcome]") -> None:
@@ -117,40 +115,30 @@ def _write_report(path: str, outcomes: "Sequence[Outcome]") -> None:
         write_report(Path(path), runs)
 
 
-def _print_json(
-    workload: "Workload",
-    cluster: "Cluster",
-    outcomes: "Sequence[Outcome]",
-    options: SimulationOptions,
-) -> None:
+def _print_json(comparison: Comparison, outcomes: "Sequence[Outcome]") -> None:
     from spindle_sim.cli.rows import cluster_row, outcome_row, provenance, workload_row
 
     print_json(
         {
-            "workload": workload_row(workload),
-            "cluster": cluster_row(cluster),
-            "provenance": provenance(_profile(outcomes), options),
+            "workload": workload_row(comparison.workload),
+            "cluster": cluster_row(comparison.cluster),
+            "provenance": provenance(_profile(outcomes), comparison.options),
             "strategies": [outcome_row(outcome) for outcome in outcomes],
         }
     )
 
 
-def _print(
-    workload: "Workload",
-    cluster: "Cluster",
-    outcomes: "Sequence[Outcome]",
-    report: str | None,
-) -> None:
+def _print(comparison: Comparison, outcomes: "Sequence[Outcome]", report: str | None) -> None:
     from spindle_sim.cli.tables import print_idle, print_inputs, print_outcomes, print_trust
 
     console = stdout_console()
-    print_inputs(console, workload, cluster)
+    print_inputs(console, comparison.workload, comparison.cluster)
     print_outcomes(console, outcomes)
     feasible = [(o.strategy, o.result) for o in outcomes if o.result is not None]
     if feasible:
         strategy, result = min(feasible, key=lambda pair: pair[1].summary.iteration_s)
         print_idle(console, strategy, result)
-        print_trust(console, _profile(outcomes), workload)
+        print_trust(console, _profile(outcomes), comparison.workload)
         if report is not None:
             console.print(f"Report: {report}", soft_wrap=True)
 

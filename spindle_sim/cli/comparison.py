@@ -1,7 +1,6 @@
 """One workload on one cluster under several strategies: plan, simulate, sum up; nothing printed."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,14 @@ if TYPE_CHECKING:
     from spindle_sim.timeline import Timeline
     from spindle_sim.workload import Workload
 
-__all__ = ["Outcome", "Result", "SimulationOptions", "compare_strategies", "simulate_plan"]
+__all__ = [
+    "Comparison",
+    "Outcome",
+    "Result",
+    "SimulationOptions",
+    "compare_strategies",
+    "simulate_plan",
+]
 
 NUM_REASONS = 3
 
@@ -28,6 +34,23 @@ class SimulationOptions:
     overlap_sync: bool = False
     jitter: float = 0.0
     seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What is compared: one workload on one cluster, under several strategies."""
+
+    workload: "Workload"
+    cluster: "Cluster"
+    strategies: tuple[str, ...]
+    profile: "Profile | None" = None
+    placement: str = "spindle"
+    options: SimulationOptions = SimulationOptions()
+
+    @property
+    def num_steps(self) -> int:
+        """How often `compare_strategies` calls its `advance`."""
+        return 2 * len(self.strategies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,31 +82,22 @@ class Outcome:
     error: InfeasibleError | None = None
 
 
-def compare_strategies(
-    workload: "Workload",
-    cluster: "Cluster",
-    strategies: Sequence[str],
-    *,
-    profile: "Profile | None",
-    placement: str,
-    options: SimulationOptions,
-    advance: Advance,
-) -> tuple[Outcome, ...]:
+def compare_strategies(comparison: Comparison, advance: Advance) -> tuple[Outcome, ...]:
     """Plan and simulate under each strategy; one that is infeasible doesn't stop the others."""
     from spindle_sim.planner import make_plan
 
     outcomes = []
-    for strategy in strategies:
+    for strategy in comparison.strategies:
         advance(f"planning {strategy}")
         begun_s = time.perf_counter()
         try:
             plan = make_plan(
-                workload,
-                cluster,
+                comparison.workload,
+                comparison.cluster,
                 strategy,
-                profile=profile,
-                placement=placement,
-                seed=options.seed,
+                profile=comparison.profile,
+                placement=comparison.placement,
+                seed=comparison.options.seed,
             )
         except InfeasibleError as error:
             planning_s = time.perf_counter() - begun_s
@@ -92,7 +106,7 @@ def compare_strategies(
             continue
         planning_s = time.perf_counter() - begun_s
         advance(f"simulating {strategy}")
-        result = simulate_plan(plan, options)
+        result = simulate_plan(plan, comparison.options)
         outcomes.append(Outcome(strategy=strategy, planning_s=planning_s, result=result))
     return tuple(outcomes)
 

@@ -3,9 +3,9 @@
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,12 +17,8 @@ _PROGRESS_AFTER_S = 1.0
 _PIPE_COLUMNS = 160  # wide enough for every table here: a pipe has no edge to wrap at
 
 
-class Advance(Protocol):
-    """Says what is being done now; the step before it is then done."""
-
-    def __call__(self, description: str) -> None:
-        """Begin the next step."""
-        ...
+# Called with what is being done now; the step before it is then done.
+Advance = Callable[[str], None]
 
 
 def stdout_console() -> "Console":

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from spindle_sim import builtin_workload, make_plan, parse_cluster, simulate, summarize
 from spindle_sim.cli.application import application
-from spindle_sim.cli.comparison import SimulationOptions, compare_strategies
+from spindle_sim.cli.comparison import Comparison, compare_strategies
 from spindle_sim.plan import schedule
 from spindle_sim.planner import STRATEGIES
 
@@ -140,15 +140,14 @@ def test_a_strategy_without_a_feasible_plan_does_not_stop_the_others(
         return make_plan(workload, cluster, strategy, **rest)
 
     monkeypatch.setattr(planner, "make_plan", refuse)
-    outcomes = compare_strategies(
-        builtin_workload("multitask-clip").with_first_tasks(1),
-        parse_cluster("a800:1x2"),
-        ("seq", "spindle"),
-        profile=None,
-        placement="spindle",
-        options=SimulationOptions(),
-        advance=lambda description: None,
+    steps: list[str] = []
+    comparison = Comparison(
+        workload=builtin_workload("multitask-clip").with_first_tasks(1),
+        cluster=parse_cluster("a800:1x2"),
+        strategies=("seq", "spindle"),
     )
+    outcomes = compare_strategies(comparison, steps.append)
+    assert len(steps) == comparison.num_steps
     assert [outcome.result is None for outcome in outcomes] == [True, False]
     printed = compare(*SMALL, "--strategies", "seq,spindle")
     assert "seq: no plan: device 0: 3 GiB short; try more devices" in printed
