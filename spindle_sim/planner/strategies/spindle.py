@@ -1,9 +1,11 @@
 """Spindle (section 3): allocation and stages for all tasks' operators together, level by level."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from spindle_sim.planner.attach import Attachment, attach
 from spindle_sim.planner.context import Context
 from spindle_sim.planner.lanes import Costs, Lanes, Run
 from spindle_sim.planner.metagraph import DraftSlice, MetaNode
@@ -14,6 +16,8 @@ __all__ = ["merge_levels", "spindle"]
 # Above this many MetaOps x devices the search keeps fewer partial schedules, so that planning time
 # stays in seconds.
 LARGE_LEVEL = 4096
+
+Key = tuple[int, int, int]  # stage among the heavy MetaOps, before/within/after it, place there
 
 
 def spindle(context: Context) -> tuple[DraftSlice, ...]:
@@ -30,23 +34,27 @@ def merge_levels(
 ) -> tuple[DraftSlice, ...]:
     """Schedule each MetaLevel of these tasks and merge them one after the other (section 3.4)."""
     chosen = set(tasks)
+    attached = attach(context)
     lanes = Lanes.idle(context.cluster.num_devices)
-    drafts: list[DraftSlice] = []
+    drafts: list[tuple[Key, DraftSlice]] = []
     stage = 0
     for level in range(context.graph.num_levels):
-        nodes = [n for n in context.graph.level(level) if n.metaop.task in chosen]
-        if not nodes:
-            continue
-        runs, lanes = _schedule(context, nodes, lanes)
-        drafts += _drafts(context, runs, stage, round_index)
-        stage += 1 + max(run.stage for run in runs)
-    return tuple(drafts)
+        nodes = [
+            node
+            for node in context.graph.level(level)
+            if node.metaop.task in chosen and node.metaop.id not in attached
+        ]
+        if nodes:
+            runs, lanes = _schedule(context, nodes, lanes)
+            drafts += _heavy_drafts(context, runs, stage, round_index)
+            stage += 1 + max(run.stage for run in runs)
+    light = {m: a for m, a in attached.items() if context.graph.nodes[m].metaop.task in chosen}
+    drafts += _light_drafts(context, light, [draft for _, draft in drafts], round_index)
+    return _numbered(drafts)
 
 
 def _schedule(
-    context: Context,
-    nodes: Sequence[MetaNode],
-    lanes: Lanes,
+    context: Context, nodes: Sequence[MetaNode], lanes: Lanes
 ) -> tuple[tuple[Run, ...], Lanes]:
     """Give the level's schedule that plays out best after what went before, and its lanes."""
     num_devices = context.cluster.num_devices
@@ -94,22 +102,60 @@ def _switch_s(context: Context, node: MetaNode) -> float:
     return directions * moved_bytes / bandwidth
 
 
-def _drafts(
+def _heavy_drafts(
     context: Context, runs: Sequence[Run], first_stage: int, round_index: int
-) -> list[DraftSlice]:
+) -> list[tuple[Key, DraftSlice]]:
     begun: dict[str, int] = {}
     drafts = []
     for run in runs:
         first = begun.get(run.id, 0)
         begun[run.id] = first + run.num_ops
-        drafts.append(
-            context.draft(
-                run.id,
-                num_devices=run.num_devices,
-                stage=first_stage + run.stage,
-                round_index=round_index,
-                first_op=first,
-                num_ops=run.num_ops,
-            )
+        stage = first_stage + run.stage
+        draft = context.draft(
+            run.id,
+            num_devices=run.num_devices,
+            stage=stage,
+            round_index=round_index,
+            first_op=first,
+            num_ops=run.num_ops,
         )
+        drafts.append(((stage, 0, 0), draft))
     return drafts
+
+
+def _light_drafts(
+    context: Context,
+    light: Mapping[str, Attachment],
+    heavy: Iterable[DraftSlice],
+    round_index: int,
+) -> list[tuple[Key, DraftSlice]]:
+    """Give each light MetaOp its host's number of devices, next to it in time.
+
+    It follows the host that ends last, whose devices no other host of that stage has; or it comes
+    before the first slice of the one that begins first.
+    """
+    first: dict[str, DraftSlice] = {}
+    last: dict[str, DraftSlice] = {}
+    for draft in heavy:
+        first.setdefault(draft.metaop, draft)
+        last[draft.metaop] = draft
+    drafts = []
+    for metaop, attachment in light.items():
+        if attachment.follows:
+            host = max((last[name] for name in attachment.hosts), key=lambda d: d.stage)
+            key = host.stage, 1, attachment.hops
+        else:
+            host = min((first[name] for name in attachment.hosts), key=lambda d: d.stage)
+            key = host.stage, -1, -attachment.hops
+        valid = [n for n in context.curve(metaop).allocations if n <= host.num_devices]
+        size = max(valid, default=min(context.curve(metaop).allocations))
+        draft = context.draft(metaop, num_devices=size, stage=host.stage, round_index=round_index)
+        drafts.append((key, draft))
+    return drafts
+
+
+def _numbered(drafts: Sequence[tuple[Key, DraftSlice]]) -> tuple[DraftSlice, ...]:
+    """Number the stages in the order of their keys."""
+    order = {key: stage for stage, key in enumerate(sorted({key for key, _ in drafts}))}
+    placed = [replace(draft, stage=order[key]) for key, draft in drafts]
+    return tuple(sorted(placed, key=lambda draft: draft.stage))

@@ -63,8 +63,7 @@ def run_tasks(
         for d in devices:
             rounds[d] = index + 1
         for stage, metaop in enumerate(context.metaops_of(task)):
-            times = context.times_s(metaop, len(devices))
-            size = min(times, key=lambda n: (times[n], n))
+            size = _size(context, metaop, len(devices))
             drafts.append(
                 context.draft(
                     metaop,
@@ -75,3 +74,22 @@ def run_tasks(
                 )
             )
     return tuple(sorted(drafts, key=lambda draft: (draft.round, draft.stage)))
+
+
+def _size(context: Context, metaop: str, num_devices: int) -> int:
+    """Give the allocation a MetaOp of a task on `num_devices` devices runs on.
+
+    All of them where that is valid, as the task's data lies on all of them; fewer only where that
+    saves more than moving the data there and back costs.
+    """
+    curve, node = context.curve(metaop), context.graph.nodes[metaop].metaop
+    sizes = [n for n in curve.allocations if n <= num_devices]
+    widest = max(sizes)
+    flow_bytes = 2.0 * node.batch * (node.input_bytes + node.output_bytes)
+    bandwidth = context.cluster.gpu.collective_bandwidth_bytes_per_s
+
+    def total_s(n: int) -> float:
+        moved_s = 0.0 if n == widest else flow_bytes / (n * bandwidth)
+        return node.num_ops * curve.time_s(n) + moved_s
+
+    return min(sizes, key=lambda n: (total_s(n), -n))
