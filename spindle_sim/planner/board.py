@@ -96,6 +96,10 @@ class Board:
         del self.ends_s[index]
         return index
 
+    def sources(self, index: int) -> set[int]:
+        """Give the drafts that flow into this one."""
+        return {item.source for item in self.inputs[index]}
+
     def ready_s(self, index: int) -> float:
         """Give when the draft's inputs exist, wherever they are."""
         return max((self.ends_s[item.source] for item in self.inputs[index]), default=0.0)
@@ -163,7 +167,10 @@ class Board:
 
 
 def _inputs(context: Context, drafts: Sequence[DraftSlice]) -> list[list[Input]]:
-    order = sorted(range(len(drafts)), key=lambda i: (drafts[i].round, drafts[i].stage))
+    order = sorted(
+        range(len(drafts)),
+        key=lambda i: (drafts[i].round, drafts[i].stage, drafts[i].first_op),
+    )
     inputs: list[list[Input]] = [[] for _ in drafts]
     first: dict[str, int] = {}
     last: dict[str, int] = {}

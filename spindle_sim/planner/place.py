@@ -57,7 +57,8 @@ def _stages(drafts: Sequence[DraftSlice]) -> Iterator[list[int]]:
 def _place_sequentially(board: Board, stage: Sequence[int]) -> None:
     free = np.ones(board.context.cluster.num_devices, dtype=bool)
     # Widest tensor-parallel groups first: what is left then begins where the others may.
-    for index in sorted(stage, key=lambda i: -board.drafts[i].tp):
+    depth = _depths(board, stage)
+    for index in sorted(stage, key=lambda i: (depth[i], -board.drafts[i].tp)):
         draft = board.drafts[index]
         devices = draft.devices
         if devices is None:
@@ -104,7 +105,9 @@ def _place_stage(board: Board, stage: Sequence[int], *, memory_first: bool) -> b
     else:
         orders = [_by_volume(board, stage)]
         if 1 < len(stage) <= SMALL_STAGE:
-            orders.append(sorted(orders[0], key=lambda i: -board.drafts[i].num_devices))
+            depth = _depths(board, stage)
+            widest = sorted(orders[0], key=lambda i: (depth[i], -board.drafts[i].num_devices))
+            orders.append(widest)
             orders = [list(order) for order in dict.fromkeys(map(tuple, orders))]
     best: tuple[float, list[tuple[int, Group]]] | None = None
     for order in orders:
@@ -155,7 +158,8 @@ def _by_volume(board: Board, stage: Sequence[int]) -> list[int]:
         sync = 0.0 if spread is None else 2 * spread.op_bytes * draft.num_ops
         return sync + sum(item.directions * item.size_bytes for item in board.inputs[index])
 
-    return sorted(stage, key=lambda i: (-board.drafts[i].tp, -volume(i), i))
+    depth = _depths(board, stage)
+    return sorted(stage, key=lambda i: (depth[i], -board.drafts[i].tp, -volume(i), i))
 
 
 def _by_memory(board: Board, stage: Sequence[int]) -> list[int]:
@@ -165,7 +169,23 @@ def _by_memory(board: Board, stage: Sequence[int]) -> list[int]:
         draft = board.drafts[index]
         return float(np.max(board.ledger.bytes_with(draft) - board.ledger.used_bytes()))
 
-    return sorted(stage, key=lambda i: (-board.drafts[i].tp, -need(i), i))
+    depth = _depths(board, stage)
+    return sorted(stage, key=lambda i: (depth[i], -board.drafts[i].tp, -need(i), i))
+
+
+def _depths(board: Board, stage: Sequence[int]) -> dict[int, int]:
+    """Give how many slices of the stage each one waits for in a row: sources are placed first."""
+    depth: dict[int, int] = {}
+    waiting = set(stage)
+    while waiting:
+        ready = [i for i in stage if i in waiting and waiting.isdisjoint(board.sources(i))]
+        assert ready, "the slices of a stage wait for each other in a circle"
+        depth |= {
+            i: 1 + max((depth[s] for s in board.sources(i) if s in depth), default=-1)
+            for i in ready
+        }
+        waiting.difference_update(ready)
+    return depth
 
 
 def _shortage(board: Board, stage: Sequence[int]) -> OutOfMemoryError:
