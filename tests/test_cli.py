@@ -35,7 +35,7 @@ OPTIONS = {
     "plan": {*WORKLOAD, "--strategy", "--placement", "--seed", "--output", "-o"},
     "validate": {"plan", "--json"},
     "simulate": {"plan", "--report", "--trace", "--json", "--seed", "--jitter", "--overlap-sync"},
-    "curves": {*WORKLOAD, "--tensor-parallel", "--json"},
+    "curves": {*WORKLOAD, "--tensor-parallel", "--report", "--json"},
     "workloads": {"--json"},
     "gpus": {"--json"},
     "schema": {"name"},

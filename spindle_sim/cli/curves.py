@@ -14,10 +14,12 @@ from spindle_sim.cli.options import (
     NicsPerNode,
     Oversubscription,
     Profile,
+    Report,
     Tasks,
     WorkloadName,
     integer_parser,
 )
+from spindle_sim.cli.outputs import check_outputs
 
 if TYPE_CHECKING:
     from spindle_sim.estimate import ScalingCurve
@@ -44,9 +46,11 @@ def curves(
     nics_per_node: NicsPerNode = None,
     nic_bandwidth: NicBandwidth = None,
     oversubscription: Oversubscription = None,
+    report: Report = None,
     json: JsonOutput = False,
 ) -> None:
     """Print T_m(n): the time of one operator of each MetaOp on n devices, forward and backward."""
+    check_outputs(report=report)
     from spindle_sim.cluster import parse_cluster
     from spindle_sim.estimate import Estimator
     from spindle_sim.planner.contract import contract
@@ -68,6 +72,8 @@ def curves(
         )
         for node in graph.nodes.values()
     ]
+    if report is not None:
+        _write_report(report, rows, f"{workload} on {cluster}", estimator.profile_name)
     if json:
         print_json(
             {
@@ -79,6 +85,21 @@ def curves(
         )
         return
     _print(rows, estimator.profile_name)
+    if report is not None:
+        print(f"Report: {report}")
+
+
+def _write_report(
+    path: str, rows: list[tuple["MetaNode", "ScalingCurve"]], title: str, profile_name: str
+) -> None:
+    from spindle_sim.report import Curve, write_curves
+
+    drawn = [
+        Curve(name=node.metaop.id, points=tuple((n, curve.time_s(n)) for n in curve.allocations))
+        for node, curve in rows
+        if curve.allocations
+    ]
+    write_curves(path, drawn, title=title, note=f"Times: {profile_name}")
 
 
 def _row(node: "MetaNode", curve: "ScalingCurve") -> dict[str, object]:

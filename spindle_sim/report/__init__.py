@@ -1,5 +1,6 @@
 """Faces of a timeline: the HTML report, the trace for Perfetto, the JSON document."""
 
+from spindle_sim.report.curves_page import write_curves
 from spindle_sim.report.page import render_report, write_report
 from spindle_sim.report.run import Curve, Run
 from spindle_sim.report.timeline_file import timeline_schema, timeline_to_json
@@ -12,6 +13,7 @@ __all__ = [
     "timeline_schema",
     "timeline_to_json",
     "trace_events",
+    "write_curves",
     "write_report",
     "write_trace",
 ]

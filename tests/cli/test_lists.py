@@ -1,6 +1,7 @@
 """`spindle curves`, `workloads`, `gpus`, `schema`, `init`."""
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -29,6 +30,19 @@ def test_curves_gives_every_allocation_of_every_metaop() -> None:
         assert all(point["forward_s"] > 0 for point in curve["points"])
     printed = run("curves", *arguments).stdout
     assert all(curve["metaop"] in printed for curve in document["curves"])
+
+
+def test_curves_writes_a_page_that_needs_no_network_and_is_the_same_every_time(
+    tmp_path: Path,
+) -> None:
+    pages = [tmp_path / "one.html", tmp_path / "two.html"]
+    for page in pages:
+        arguments = ["multitask-clip", "--tasks", "1", "--cluster", "a800:1x8"]
+        assert run("curves", *arguments, "--report", str(page)).exit_code == 0
+    text = pages[0].read_text(encoding="utf-8")
+    assert r"image-text\u002fvision\u002flayers" in text
+    assert not re.findall(r"<(?:script|link)[^>]+(?:src|href)=", text)
+    assert pages[1].read_text(encoding="utf-8") == text
 
 
 def test_curves_shows_where_a_tensor_parallel_degree_is_impossible() -> None:
