@@ -49,6 +49,12 @@ class Links:
             return Path((*nics, self.fabric), cluster.network_latency_s)
         return Path(nics, cluster.network_latency_s)
 
+    def nics(self, index: int) -> tuple[int, int]:
+        """Give both directions, out and in, of the NIC of that number, counted over all nodes."""
+        first = 2 * self.cluster.num_devices
+        num_nics = self.cluster.num_nodes * self.cluster.nics_per_node
+        return first + index, first + num_nics + index
+
 
 def cluster_links(cluster: Cluster) -> Links:
     """Number the links of a cluster."""

@@ -76,7 +76,7 @@ def run_flow(world: World, flow: Flow, phase: Phase, ready: Event, arrived: Even
 def run_sync(
     world: World,
     devices: tuple[int, ...],
-    demand: Demand | None,
+    demand: Demand,
     waits: Iterable[Event],
     *,
     size_bytes: float,
@@ -85,7 +85,7 @@ def run_sync(
     """All-reduce the gradients of one parameter group once all of its devices have come to it."""
     yield world.env.all_of(waits)
     started_s = world.env.now
-    if world.network is not None and demand is not None:
+    if world.network is not None:
         yield world.network.transmit([demand])
         world.record.sync(devices, started_s, world.env.now, size_bytes)
     finished.succeed()
