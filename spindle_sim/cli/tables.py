@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["print_idle", "print_inputs", "print_outcomes", "print_trust"]
 
 _BASELINE = "seq"
+_LEAST_SHARE = 0.001  # of all device time: less explains nothing
 
 
 def print_inputs(console: "Console", workload: "Workload", cluster: "Cluster") -> None:
@@ -122,10 +123,11 @@ def _print_breakdown(console: "Console", results: dict[str, Result]) -> None:
 
 def print_idle(console: "Console", strategy: str, result: Result) -> None:
     """Print the top reasons for the idle time of one strategy."""
-    if not result.idle_reasons:
+    reasons = [reason for reason in result.idle_reasons if reason.share >= _LEAST_SHARE]
+    if not reasons:
         return
     console.print(f"Why devices idle under {strategy} (of all device time):")
-    for reason in result.idle_reasons:
+    for reason in reasons:
         console.print(f"  {reason.share:.1%}  {reason.text}", soft_wrap=True)
 
 
