@@ -21,7 +21,7 @@ from spindle_sim.estimate.collectives import Collective, CollectiveModel
 from spindle_sim.estimate.device import DeviceModel, DeviceModels, NcclModel, Provenance
 from spindle_sim.plan.atomic import write_atomically
 
-__all__ = ["fit_models"]
+__all__ = ["fit_models", "fit_nccl"]
 
 DATE = "2026-11-30"
 TOOL = "benchmarks/estimate_fit.py"
@@ -120,9 +120,16 @@ def fit_attention(*, show: bool) -> tuple[float, float, float]:
     return round(ahead, 4), round(back, 4), round(1e3 * tail, 1)
 
 
-def fit_nccl(key: str, gpus: tuple[str, ...], *, sharp_gain: float = 0.0) -> NcclModel:
+def fit_nccl(
+    key: str,
+    gpus: tuple[str, ...],
+    *,
+    sharp_gain: float = 0.0,
+    ranks: tuple[int, ...] = (2, 4, 8),
+    show: bool = True,
+) -> NcclModel:
     """Fit launching, the Simple protocol's pipeline and the ring's loss to all-reduces."""
-    measured = all_reduces(key)
+    measured = [item for item in all_reduces(key) if item.ranks in ranks]
     times = np.array([item.time_s for item in measured])
     cluster = one_node(key)
     provenance = Provenance(
@@ -154,7 +161,8 @@ def fit_nccl(key: str, gpus: tuple[str, ...], *, sharp_gain: float = 0.0) -> Ncc
         )
 
     found = np.array(_least_squares(modelled, times, [22.0, 54.0, 0.36], step=1e-3))
-    _show(f"{key} all-reduces", modelled(found) / times)
+    if show:
+        _show(f"{key} all-reduces", modelled(found) / times)
     return replace(model(found), sharp_gain=round(sharp_gain, 4))
 
 
