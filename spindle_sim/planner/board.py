@@ -35,11 +35,12 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a group costs a slice: when it can start, seconds of transfer and synchronization."""
+    """What a group costs: when the slice can start, seconds of transfer and synchronization."""
 
     start_s: float
     transfer_s: float
     sync_s: float
+    claims_s: float  # of others on the same devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Board:
     groups: dict[int, Group] = field(default_factory=dict)
     ends_s: dict[int, float] = field(default_factory=dict)
     free_s: Floats = field(init=False)
+    claims_s: Floats = field(init=False)  # what others of the stage would lose with each device
     _history: list[tuple[int, Floats]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -71,7 +73,7 @@ class Board:
         self.ledger = Ledger(context.graph, context.cluster, context.settings.zero1)
         self.affinity = Affinity(context.cluster)
         self.inputs = _inputs(context, self.drafts)
-        self.free_s = np.zeros(context.cluster.num_devices)
+        self.free_s, self.claims_s = np.zeros((2, context.cluster.num_devices))
         self.durations_s = [
             draft.num_ops * context.curve(draft.metaop).time_s(draft.num_devices)
             for draft in self.drafts
@@ -96,6 +98,15 @@ class Board:
         del self.ends_s[index]
         return index
 
+    def claim(self, index: int, sign: int) -> None:
+        """Count (or, with -1, stop counting) what the draft loses if others take its samples."""
+        n = self.drafts[index].num_devices
+        for item in self.inputs[index]:
+            source = self.groups.get(item.source)
+            if source is not None:
+                share = item.directions * item.size_bytes / max(n, len(source.devices))
+                self.claims_s[source.ranks] += sign * share / self.network_share()
+
     def sources(self, index: int) -> set[int]:
         """Give the drafts that flow into this one."""
         return {item.source for item in self.inputs[index]}
@@ -115,7 +126,9 @@ class Board:
         """Give what it costs to run the draft on the group."""
         start_s, transfer_s = self._start(index, group)
         sync_s = 0.0 if spread is None else self._sync_s(spread, group)
-        return Cost(start_s, transfer_s, sync_s)
+        columns = np.array(group.devices)
+        claims = np.bincount(self.affinity.island[columns], weights=self.claims_s[columns])
+        return Cost(start_s, transfer_s, sync_s, float(claims.max()))
 
     def spread(self, draft: DraftSlice) -> Spread | None:
         """Give where the draft's trained parameters lie so far; None where it trains none."""

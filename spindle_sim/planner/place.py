@@ -106,8 +106,12 @@ def _place_stage(board: Board, stage: Sequence[int], *, memory_first: bool) -> b
         orders = [_by_volume(board, stage)]
         if 1 < len(stage) <= SMALL_STAGE:
             depth = _depths(board, stage)
-            widest = sorted(orders[0], key=lambda i: (depth[i], -board.drafts[i].num_devices))
-            orders.append(widest)
+            orders += [
+                sorted(orders[0], key=lambda i: (depth[i], -board.drafts[i].num_devices)),
+                sorted(
+                    orders[0], key=lambda i: (depth[i], -board.drafts[i].tp, not _stays(board, i))
+                ),
+            ]
             orders = [list(order) for order in dict.fromkeys(map(tuple, orders))]
     best: tuple[float, list[tuple[int, Group]]] | None = None
     for order in orders:
@@ -136,7 +140,11 @@ def _try(board: Board, order: Sequence[int], *, memory_first: bool) -> float | N
         if devices is not None:
             free[list(devices)] = False
     total_s = 0.0
+    board.claims_s[:] = 0.0
+    for index in order:
+        board.claim(index, 1)
     for done, index in enumerate(order):
+        board.claim(index, -1)
         chosen = select(board, index, free, memory_first=memory_first)
         if chosen is None:
             for _ in range(done):
@@ -147,6 +155,11 @@ def _try(board: Board, order: Sequence[int], *, memory_first: bool) -> float | N
         free[list(group.devices)] = False
         total_s += seconds
     return total_s
+
+
+def _stays(board: Board, index: int) -> bool:
+    source = board.main_source(index)
+    return source is not None and len(source.devices) == board.drafts[index].num_devices
 
 
 def _by_volume(board: Board, stage: Sequence[int]) -> list[int]:

@@ -59,7 +59,7 @@ def _seconds(board: Board, index: int, cost: Cost, full: Floats, group: Group) -
     """Give the cost in seconds; fullness decides among about equal groups."""
     fullest = float(full[np.array(group.devices)].max())
     balance_s = MEMORY_WEIGHT * board.durations_s[index] * fullest
-    return cost.start_s + cost.transfer_s + cost.sync_s + balance_s
+    return cost.start_s + cost.transfer_s + cost.sync_s + cost.claims_s + balance_s
 
 
 def _stays(draft: DraftSlice, source: Group, usable: Bools) -> bool:
@@ -73,7 +73,7 @@ def _stays(draft: DraftSlice, source: Group, usable: Bools) -> bool:
 def _scores(board: Board, index: int, full: Floats, spread: Spread | None) -> Floats:
     """Give rows of seconds by device: all guidelines together, then each on its own."""
     draft = board.drafts[index]
-    away = _away_s(board, index)
+    away = _away_s(board, index) + board.claims_s
     missing = _missing_s(board, draft, spread)
     wait = np.maximum(board.free_s - board.ready_s(index), 0.0)
     balance = MEMORY_WEIGHT * board.durations_s[index] * full
@@ -87,7 +87,7 @@ def _away_s(board: Board, index: int) -> Floats:
     """Give the seconds that a device's share of the inputs takes to it, by device."""
     cluster, n = board.context.cluster, board.drafts[index].num_devices
     port = cluster.gpu.collective_bandwidth_bytes_per_s
-    network = board.network_share() / cluster.devices_per_node
+    network = board.network_share()
     away = np.zeros(cluster.num_devices)
     for item in board.inputs[index]:
         share = item.directions * item.size_bytes / n
