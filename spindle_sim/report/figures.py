@@ -11,40 +11,41 @@ from spindle_sim.units import format_bandwidth, format_bytes, format_duration
 __all__ = ["facts_table", "idle_table", "strategy_table"]
 
 Pair = tuple[Run, Summary]
-_COLUMNS: dict[str, Callable[[Run, Summary], str]] = {
+_ROWS: dict[str, Callable[[Run, Summary], str]] = {
     "Samples/s": lambda _, s: f"{s.samples_per_s:.4g}",
     "Model TFLOP/s": lambda _, s: f"{s.model_flops_per_s / 1e12:.4g}",
     "Utilization": lambda _, s: f"{100 * s.utilization:.1f} %",
     "Forward + backward": lambda _, s: format_duration(s.forward_backward_s),
-    "Synchronization": lambda _, s: format_duration(s.sync_s),
+    "Synchronization and step": lambda _, s: format_duration(s.sync_s),
     "Send/receive": lambda _, s: format_duration(s.send_recv_s),
     "Idle": lambda _, s: format_duration(s.idle_s),
-    "Peak memory": lambda _, s: format_bytes(s.peak_memory_bytes),
-    "GPU-hours / 1000 iterations": lambda _, s: f"{s.gpu_hours_per_1000_iterations:.4g}",
+    "Peak memory of a device": lambda _, s: format_bytes(s.peak_memory_bytes),
+    "GPU-hours of 1000 iterations": lambda _, s: f"{s.gpu_hours_per_1000_iterations:.4g}",
+    "Compute makespan": lambda r, _: format_duration(schedule(r.plan).makespan_s),
+    "Optimum (Theorem 1)": lambda r, _: format_duration(r.plan.optimum_s),
+    "Stages": lambda r, _: str(len({(item.round, item.stage) for item in r.plan.slices})),
+    "Slices": lambda r, _: str(len(r.plan.slices)),
 }
+_LEAST_SHARE = 5e-4  # less of the device time is shown as 0.0 %
 
 
 def strategy_table(pairs: Sequence[Pair]) -> str:
-    """Give the table of all strategies, the fastest marked."""
+    """Give the figures of all strategies, a column each, the fastest marked."""
     best_s = min(summary.iteration_s for _, summary in pairs)
-    head = ["Strategy", "Iteration", "Against the best", *_COLUMNS]
-    head += ["Compute makespan", "Optimum (Theorem 1)", "Stages", "Slices"]
-    rows = []
-    for run, summary in pairs:
-        is_best = summary.iteration_s == best_s
-        ratio = summary.iteration_s / best_s if best_s else 1.0
-        cells = [
-            run.name + (" (best)" if is_best else ""),
-            format_duration(summary.iteration_s),
-            "1.00 x" if is_best else f"{ratio:.2f} x",
-            *(give(run, summary) for give in _COLUMNS.values()),
-            format_duration(schedule(run.plan).makespan_s),
-            format_duration(run.plan.optimum_s),
-            str(len({(item.round, item.stage) for item in run.plan.slices})),
-            str(len(run.plan.slices)),
-        ]
-        rows.append(cells)
-    return _table(head, rows, caption="Figures of one iteration, for each strategy")
+    ratios = [summary.iteration_s / best_s if best_s else 1.0 for _, summary in pairs]
+    rows = [
+        ["Iteration", *(format_duration(summary.iteration_s) for _, summary in pairs)],
+        ["Against the fastest", *(f"{ratio:.3f} x" for ratio in ratios)],
+    ]
+    rows += [
+        [name, *(give(run, summary) for run, summary in pairs)] for name, give in _ROWS.items()
+    ]
+    names = [
+        run.name + (" (fastest)" if len(pairs) > 1 and summary.iteration_s == best_s else "")
+        for run, summary in pairs
+    ]
+    caption = "Figures of one iteration; its four parts are times of an average device"
+    return _table(["Strategy", *names], rows, caption=caption)
 
 
 def facts_table(plan: Plan, backend: str) -> str:
@@ -84,6 +85,7 @@ def idle_table(pairs: Sequence[Pair]) -> str:
         ]
         for run, _ in pairs
         for reason in idle_reasons(run.plan, run.timeline)
+        if reason.share >= _LEAST_SHARE
     ]
     head = ["Strategy", "Reason", "Share of all device time", "Summed over devices"]
     return _table(head, rows, caption="Why devices idle: the longest reasons first")

@@ -13,7 +13,7 @@
   const SEND = kinds.indexOf("send"), SYNC = kinds.indexOf("sync");
   const OPTIMIZER = kinds.indexOf("optimizer"), COMPUTE = kinds.indexOf("compute");
   const NONE = 0xffffffff;
-  const whole = Math.max(...runs.map((run) => run.iteration_ms), 1e-9);
+  const slowest = Math.max(...runs.map((run) => run.iteration_ms), 1e-9);
   const byId = (id) => document.getElementById(id);
   // Plotly reads some HTML in its texts: names are shown as they are.
   const safe = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;")
@@ -25,16 +25,19 @@
   const size = (bytes) => bytes >= 1e9 ? `${number(bytes / 1e9)} GB` : bytes >= 1e6
     ? `${number(bytes / 1e6)} MB` : `${number(bytes / 1e3)} kB`;
   const config = { displaylogo: false, responsive: true, doubleClick: false,
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "resetScale2d"] };
+    displayModeBar: false };
   const font = { family: "system-ui, Segoe UI, Roboto, Helvetica, Arial, sans-serif", size: 13,
     color: "#1b1b1b" };
   const axis = (title, more) => ({ title: { text: title }, gridcolor: "#e4e4e4", zeroline: false,
     linecolor: "#888", automargin: true, ...more });
-  const basic = (more) => ({ font, margin: { l: 60, r: 16, t: 12, b: 48 }, paper_bgcolor: "#fff",
+  const basic = (more) => ({ font, margin: { l: 60, r: 16, t: 64, b: 48 }, paper_bgcolor: "#fff",
     plot_bgcolor: "#fff", hoverlabel: { align: "left" },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, ...more });
+  // What is seen on a colour: white on dark ones.
+  const ink = (colour) => [1, 3, 5].reduce((sum, at, i) => sum
+    + [0.3, 0.59, 0.11][i] * parseInt(colour.slice(at, at + 2), 16), 0) < 90 ? "#ffffff" : "#1b1b1b";
   const pattern = (shape, colour) => shape
-    ? { color: colour, line: { width: 0 }, pattern: { shape, fgcolor: "#1b1b1b", size: 6,
+    ? { color: colour, line: { width: 0 }, pattern: { shape, fgcolor: ink(colour), size: 6,
       solidity: 0.25, fillmode: "overlay" } }
     : { color: colour, line: { width: 0 } };
 
@@ -195,8 +198,9 @@
   }
 
   let shown = 0, view = null, busy = false;
-  const everything = () => ({ left: 0, right: whole, top: -0.6,
-    bottom: runs[shown].num_devices - 0.4 });
+  // A little beyond the end, so that the line there is seen.
+  const everything = () => ({ left: 0, top: -0.6, bottom: runs[shown].num_devices - 0.4,
+    right: 1.01 * (byId("same").checked ? slowest : Math.max(runs[shown].iteration_ms, 1e-9)) });
 
   function nodeLines(run) {
     const shapes = [], step = run.devices_per_node;
@@ -225,7 +229,7 @@
       uniformtext: { minsize: 9, mode: "hide" }, shapes: nodeLines(run),
       xaxis: axis("time since the iteration began (ms)", { range: [view.left, view.right] }),
       yaxis: axis("device", { range: [view.bottom, view.top], showgrid: false,
-        tickformat: "d", dtick: run.num_devices > 16 ? Math.ceil(run.num_devices / 16) : 1 }) }), config);
+        tickformat: "d", dtick: Math.ceil((seen.last - seen.first + 1) / 16) }) }), config);
     byId("gantt-note").textContent = `${run.name}: ${seen.count.toLocaleString("en-US")} spans in`
       + ` view, ${exact ? "drawn exactly" : "each cell shows what took most of its time; zoom in for"
       + " the spans themselves"}. Computing above, communication below; dotted lines part nodes, the`
@@ -257,20 +261,19 @@
 
   function drawLegend() {
     const bands = { "/": "135deg", "\\": "45deg", "x": "135deg", "+": "0deg", "|": "90deg" };
-    const used = new Set(kinds.map((_, i) => numTasks + i).filter((i) => i !== numTasks + COMPUTE));
     categories.forEach((category, i) => {
-      if (i >= numTasks && !used.has(i)) return;
+      if (i === numTasks + COMPUTE) return;  // of no task: no plan of ours has it
       const entry = document.createElement("li"), swatch = document.createElement("i");
       swatch.style.backgroundColor = category.colour;
       if (category.pattern === ".") {
-        swatch.style.backgroundImage = "radial-gradient(#1b1b1b 1px, transparent 1.2px)";
+        swatch.style.backgroundImage = `radial-gradient(${ink(category.colour)} 1px, transparent 1.2px)`;
         swatch.style.backgroundSize = "5px 5px";
       } else if (category.pattern) {
-        const band = (angle) => `repeating-linear-gradient(${angle}, #1b1b1b 0 1px, transparent 1px 5px)`;
+        const band = (angle) => `repeating-linear-gradient(${angle}, ${ink(category.colour)} 0 1px, transparent 1px 5px)`;
         swatch.style.backgroundImage = band(bands[category.pattern])
           + ("x+".includes(category.pattern) ? `, ${band(category.pattern === "x" ? "45deg" : "90deg")}` : "");
       }
-      entry.append(swatch, i < numTasks ? `task ${category.name}` : category.name);
+      entry.append(swatch, category.name);
       byId("legend").append(entry);
     });
     const idle = document.createElement("li"), white = document.createElement("i");
@@ -350,7 +353,8 @@
     Plotly.react(byId("metaop"), [{ type: "bar", orientation: "h", width: 0.8,
       y: run.metaops.map((_, i) => i), x: run.metaop_utilization,
       marker: { color: style.map((s) => s.colour), line: { width: 0 }, pattern: {
-        shape: style.map((s) => s.pattern), fgcolor: "#1b1b1b", size: 6, solidity: 0.25, fillmode: "overlay" } },
+        shape: style.map((s) => s.pattern), fgcolor: style.map((s) => ink(s.colour)), size: 6, solidity: 0.25,
+        fillmode: "overlay" } },
       text: run.metaops.map(safe), textposition: "none",
       hovertemplate: "%{text}: %{x:.3~g} %<extra></extra>" }],
     basic({ height: Math.min(1400, Math.max(260, 90 + 17 * run.metaops.length)), showlegend: false,
@@ -392,11 +396,14 @@
     follow();
     drawComparisons();
     drawOfRun();
+    byId("same").addEventListener("change", () => drawGantt(everything()));
     byId("more").addEventListener("click", () => listStages(Infinity));
     document.querySelectorAll("input[name=run]").forEach((choice) => {
       choice.addEventListener("change", async () => {
+        const was = everything(), zoomed = view.left !== was.left || view.right !== was.right;
         shown = Number(choice.value);
-        await drawGantt({ ...view, top: everything().top, bottom: everything().bottom });
+        const all = everything();
+        await drawGantt(zoomed ? { ...all, left: view.left, right: view.right } : all);
         drawOfRun();
       });
     });
