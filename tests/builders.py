@@ -19,6 +19,7 @@ from spindle_sim.plan import (
     Plan,
     Slice,
 )
+from spindle_sim.plan.document import input_hash
 from spindle_sim.plan.schedule import schedule
 from spindle_sim.workload import (
     Block,
@@ -153,7 +154,9 @@ def make_plan(
     plan = Plan(
         format_version=FORMAT_VERSION,
         strategy="hand-made",
-        inputs=InputHashes(workload="0" * 64, cluster="0" * 64, profile="0" * 64),
+        inputs=InputHashes(
+            workload=input_hash(workload), cluster=input_hash(cluster), profile="0" * 64
+        ),
         workload=workload,
         cluster=cluster,
         metaops=metaops,
@@ -199,7 +202,12 @@ def make_metaops(workload: Workload) -> tuple[MetaOp, ...]:
                     parameters=block.operator.parameters,
                     sharded_parameters=block.operator.sharded_parameters,
                     frozen=module.frozen,
-                    backward=_backward(before, frozen=module.frozen),
+                    backward=_backward(
+                        before,
+                        trains=not module.frozen and block.operator.parameters > 0,
+                        frozen=module.frozen,
+                        num_ops=block.repeat,
+                    ),
                     flops=cost.flops * task.batch_size,
                     input_bytes=sum(item.output_bytes for item in before),
                     output_bytes=cost.output_bytes,
@@ -323,11 +331,13 @@ def make_operator(name: str, parameters: int, output_bytes: float) -> Custom:
     )
 
 
-def _backward(before: Sequence[MetaOp], *, frozen: bool) -> Backward:
-    needed = any(item.backward is not Backward.NONE for item in before)
-    if frozen:
-        return Backward.INPUT_ONLY if needed else Backward.NONE
-    return Backward.FULL if needed else Backward.WEIGHT_ONLY
+def _backward(before: Sequence[MetaOp], *, trains: bool, frozen: bool, num_ops: int) -> Backward:
+    if any(item.backward is not Backward.NONE for item in before):
+        return Backward.INPUT_ONLY if frozen else Backward.FULL
+    if not trains:
+        return Backward.NONE
+    # Operators after the first need the gradient of their input.
+    return Backward.WEIGHT_ONLY if num_ops == 1 else Backward.FULL
 
 
 def _held(metaop: MetaOp, tp: int) -> float:

@@ -19,12 +19,13 @@ from tests.builders import Part, make_cluster, make_metaops, make_plan, make_wor
 from tests.random_plans import plans
 
 PROPERTY = settings(max_examples=40, deadline=None)
+STEP = 1e-5  # relative: stepping the optimizer of one parameter takes microseconds
 FORWARD_FLOPS = 2.0 * 16 * 256 * 256 * 8  # of the builders' operator, batch 8
 
 
 def chain() -> Plan:
     """Give "a" on one node, "b" on the other: 1 + 0.1 + 3 + 4 + 0.1 + 2 seconds."""
-    workload = make_workload({"t": ("a", "b")}, output_bytes=5e9 / 8, parameters=0)
+    workload = make_workload({"t": ("a", "b")}, output_bytes=5e9 / 8, parameters=1)
     parts = [
         Part(metaop="t/a/x", devices=(0,), stage=0, forward_s=1.0, backward_s=2.0),
         Part(metaop="t/b/x", devices=(1,), stage=1, forward_s=3.0, backward_s=4.0),
@@ -37,8 +38,8 @@ def test_a_chain_on_two_devices_in_figures() -> None:
     assert summary.iteration_s == pytest.approx(10.2)
     assert summary.samples_per_s == pytest.approx(8 / 10.2)
     assert summary.forward_backward_s == pytest.approx((3 + 7) / 2)
-    assert summary.send_recv_s == pytest.approx(0.2)
-    assert summary.sync_s == 0.0
+    assert summary.send_recv_s == pytest.approx(0.2, rel=STEP)
+    assert summary.sync_s == summary.optimizer_s < 1e-5
     assert summary.idle_s == pytest.approx(5.0)
     assert summary.gpu_hours_per_iteration == pytest.approx(2 * 10.2 / 3600)
     assert summary.gpu_hours_per_1000_iterations == pytest.approx(2 * 10.2 / 3.6)
@@ -88,7 +89,7 @@ def test_idle_time_names_what_was_waited_for() -> None:
 
 
 def test_idle_time_names_the_group_that_was_busy() -> None:
-    workload = make_workload({"t": ("a",), "u": ("b",)}, parameters=0)
+    workload = make_workload({"t": ("a",), "u": ("b",)}, parameters=1)
     parts = [
         Part(metaop="t/a/x", devices=(0,), stage=0, forward_s=5.0),
         Part(metaop="u/b/x", devices=(0, 1), stage=1, forward_s=1.0),
@@ -112,20 +113,21 @@ def test_idle_time_before_synchronization_is_imbalance() -> None:
 
 
 def test_devices_without_work_are_named() -> None:
-    workload = make_workload({"t": ("a",)}, parameters=0)
+    workload = make_workload({"t": ("a",)}, parameters=1)
     plan = make_plan(workload, make_cluster(1, 4), [Part(metaop="t/a/x", devices=(0,))])
     (only,) = idle_reasons(plan, simulate(plan))
-    assert (only.kind, only.device_seconds, only.share) == (IdleKind.UNUSED, 9.0, 0.75)
+    assert (only.kind, only.share) == (IdleKind.UNUSED, 0.75)
+    assert only.device_seconds == pytest.approx(9.0, rel=STEP)
 
 
 def test_utilization_over_time_of_a_single_slice_is_level_in_each_phase() -> None:
-    workload = make_workload({"t": ("a",)}, parameters=0)
+    workload = make_workload({"t": ("a",)}, parameters=1)
     plan = make_plan(workload, make_cluster(1, 1), [Part(metaop="t/a/x", devices=(0,))])
     bins = utilization_over_time(plan, simulate(plan), num_bins=3)
     # One second forward, two seconds of a backward that costs as much as the forward.
-    assert [middle for middle, _ in bins] == pytest.approx([0.5, 1.5, 2.5])
+    assert [middle for middle, _ in bins] == pytest.approx([0.5, 1.5, 2.5], rel=STEP)
     level = FORWARD_FLOPS / 3e14
-    assert [value for _, value in bins] == pytest.approx([level, level / 2, level / 2])
+    assert [value for _, value in bins] == pytest.approx([level, level / 2, level / 2], rel=STEP)
 
 
 @given(plans(), st.booleans())

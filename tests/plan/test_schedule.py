@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 
 from spindle_sim.errors import PlanError
-from spindle_sim.plan import Plan
+from spindle_sim.plan import Plan, validate_plan
 from spindle_sim.plan.schedule import execution_order, operation_order, schedule
 from tests.builders import Part, make_cluster, make_plan, make_workload
 from tests.random_plans import plans
@@ -84,6 +84,12 @@ def test_an_order_against_the_flows_is_refused_with_the_slices_in_the_circle() -
     ]
     with pytest.raises(PlanError, match=r"s\d \(forward\) -> s\d \(forward\)"):
         make_plan(workload, make_cluster(1, 1), parts)
+
+
+@given(plans())
+@settings(max_examples=50, deadline=None)
+def test_the_random_plans_of_the_tests_are_valid(plan: Plan) -> None:
+    assert validate_plan(plan) == ()
 
 
 @given(plans())

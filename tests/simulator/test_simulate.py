@@ -42,7 +42,7 @@ def spans_of(timeline: Timeline, *kinds: Kind) -> list[tuple[int, float, float, 
 
 def two_nodes(size_bytes: float = 5e9, **parts: float) -> Plan:
     """Give "a" on node 0 and then "b" on node 1; the whole batch of 8 has `size_bytes`."""
-    workload = make_workload({"t": ("a", "b")}, output_bytes=size_bytes / 8, parameters=0)
+    workload = make_workload({"t": ("a", "b")}, output_bytes=size_bytes / 8, parameters=1)
     first = Part(metaop="t/a/x", devices=(0,), stage=0, forward_s=1.0, backward_s=2.0)
     second = Part(metaop="t/b/x", devices=(1,), stage=1, forward_s=3.0, backward_s=4.0)
     return make_plan(workload, make_cluster(2, 1, **parts), [first, second])  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ def test_activations_cross_the_network_and_gradients_come_back() -> None:
 
 def test_a_transfer_waits_for_no_one_and_blocks_no_one() -> None:
     # Device 0 goes on with "c" while its activations travel.
-    workload = make_workload({"t": ("a", "b"), "u": ("c",)}, output_bytes=5e9 / 8, parameters=0)
+    workload = make_workload({"t": ("a", "b"), "u": ("c",)}, output_bytes=5e9 / 8, parameters=1)
     parts = [
         Part(metaop="t/a/x", devices=(0,), stage=0, forward_s=1.0),
         Part(metaop="t/b/x", devices=(1,), stage=1, forward_s=1.0),
@@ -126,11 +126,12 @@ def test_overlapped_synchronization_starts_when_the_gradients_are_complete() -> 
 
 def test_memory_rises_with_each_forward_and_falls_with_each_backward() -> None:
     plan = two_nodes(size_bytes=8e6)
-    # Each keeps three times its output of 1 MB a sample, 8 samples; there are no parameters.
-    samples = [(s.time_s, s.bytes) for s in simulate(plan).memory if s.device == 0]
-    assert [size for _, size in samples] == [0.0, 24e6, 0.0]
+    # Each keeps three times its output, 1 MB a sample of 8; one parameter has 16 B of states.
+    timeline = simulate(plan)
+    samples = [(s.time_s, s.bytes) for s in timeline.memory if s.device == 0]
+    assert [size for _, size in samples] == [16.0, 24e6 + 16.0, 16.0]
     assert samples[1][0] == 0.0
-    assert samples[2][0] == simulate(plan).iteration_s
+    assert samples[2][0] == max(s.end_s for s in compute(timeline))
 
 
 def test_jitter_changes_the_times_and_the_seed_decides_how() -> None:
@@ -276,7 +277,7 @@ def test_faster_ports_can_lengthen_an_iteration_by_sending_traffic_earlier() -> 
     workload = make_workload(
         {"a": ("a0", "a1", "a2"), "b": ("b0", "b1")},
         output_bytes=0.5e9 / 8,
-        parameters=0,
+        parameters=1,
         frozen=("a0", "a1", "a2", "b0", "b1"),
     )
     parts = [
