@@ -18,7 +18,7 @@ from spindle_sim.planner.context import Context
 from spindle_sim.planner.memory_fit import Ledger
 from spindle_sim.planner.metagraph import DraftSlice
 
-__all__ = ["Board", "Cost", "Input", "Spread"]
+__all__ = ["Board", "Cost", "Input", "Spread", "Weights"]
 
 Floats = npt.NDArray[np.float64]
 _NOWHERE, _SEVERAL = -1, -2
@@ -41,6 +41,17 @@ class Cost:
     transfer_s: float
     sync_s: float
     claims_s: float  # of others on the same devices
+    idle_s: float  # of the devices until the start, shared by all devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """How much a second of each kind counts beside a later start."""
+
+    transfer: float = 1.0
+    sync: float = 1.0
+    claims: float = 1.0
+    idle: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,7 @@ class Board:
 
     context: Context
     drafts: Sequence[DraftSlice]
+    weights: Weights = field(default_factory=Weights)
     ledger: Ledger = field(init=False)
     affinity: Affinity = field(init=False)
     inputs: list[list[Input]] = field(init=False)
@@ -128,7 +140,8 @@ class Board:
         sync_s = 0.0 if spread is None else self._sync_s(spread, group)
         columns = np.array(group.devices)
         claims = np.bincount(self.affinity.island[columns], weights=self.claims_s[columns])
-        return Cost(start_s, transfer_s, sync_s, float(claims.max()))
+        idle_s = float((start_s - self.free_s[columns]).sum()) / len(self.free_s)
+        return Cost(start_s, transfer_s, sync_s, float(claims.max()), idle_s)
 
     def spread(self, draft: DraftSlice) -> Spread | None:
         """Give where the draft's trained parameters lie so far; None where it trains none."""

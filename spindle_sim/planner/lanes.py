@@ -9,6 +9,8 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spindle_sim.planner.moves import Moves
+
 __all__ = ["Costs", "Lanes", "Run"]
 
 
@@ -24,11 +26,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """T_m(n) by MetaOp and n, what each MetaOp waits for, and how long its data takes to move."""
+    """T_m(n) by MetaOp and n, what each MetaOp waits for, and what moving its data costs."""
 
     times_s: Mapping[str, Mapping[int, float]]
     predecessors: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    transfer_s: Mapping[str, float] = field(default_factory=dict)
+    moves: Mapping[str, Moves] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -66,7 +68,7 @@ class Lanes:
         taken: set[int] = set()
         changed: list[Run] = []
         for run in stage:
-            held = self.held.get(run.id, ())
+            held = self.home(run.id, costs)
             if len(held) == run.num_devices and taken.isdisjoint(held):
                 taken.update(held)
                 self._place(run, held, costs)
@@ -78,11 +80,19 @@ class Lanes:
             lanes = tuple(heapq.heappop(open_lanes)[1] for _ in range(run.num_devices))
             self._place(run, lanes, costs)
 
+    def home(self, metaop: str, costs: Costs) -> tuple[int, ...]:
+        """Give the lanes that hold a MetaOp's data: its own, or those of what it follows."""
+        if metaop in self.held:
+            return self.held[metaop]
+        before = [p for p in costs.predecessors.get(metaop, ()) if p in self.held]
+        return self.held[max(before, key=lambda p: self.ends_s[p])] if before else ()
+
     def _place(self, run: Run, lanes: tuple[int, ...], costs: Costs) -> None:
         before = [self.ends_s.get(p, 0.0) for p in costs.predecessors.get(run.id, ())]
         ready_s = max([self.ends_s.get(run.id, 0.0), *before])
-        if ready_s and self.held.get(run.id) != lanes:
-            ready_s += costs.transfer_s.get(run.id, 0.0)
+        home = self.home(run.id, costs)
+        if home != lanes and run.id in costs.moves:
+            ready_s += costs.moves[run.id].seconds(len(home), len(lanes))
         start_s = max(ready_s, max(self.free_s[d] for d in lanes))
         end_s = start_s + run.num_ops * costs.times_s[run.id][run.num_devices]
         for d in lanes:

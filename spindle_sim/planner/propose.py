@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spindle_sim.planner.allocate import Malleable, Relaxation
+from spindle_sim.planner.moves import Moves
 
 __all__ = ["Candidate", "LevelProblem", "propose"]
 
@@ -53,11 +54,17 @@ class LevelProblem:
     relaxation: Relaxation = field(repr=False)
     steps: Steps = field(repr=False)
     times_s: tuple[dict[int, float], ...] = field(repr=False)  # by allocation
-    switch_s: tuple[float, ...]  # moving a MetaOp's data to another device group
+    moves: tuple[Moves, ...]  # of each MetaOp's data to another device group; none: free
+    home: tuple[int, ...]  # devices that hold a MetaOp's input, 0 where it has none
 
     @classmethod
     def of(
-        cls, metaops: Sequence[Malleable], num_devices: int, switch_s: Sequence[float] | None = None
+        cls,
+        metaops: Sequence[Malleable],
+        num_devices: int,
+        *,
+        moves: Sequence[Moves] = (),
+        home: Sequence[int] | None = None,
     ) -> "LevelProblem":
         """Prepare the level."""
         return cls(
@@ -66,7 +73,8 @@ class LevelProblem:
             Relaxation.of(metaops, num_devices),
             Steps.of(metaops),
             tuple(dict(zip(m.allocations, m.times_s, strict=True)) for m in metaops),
-            tuple(switch_s or (0.0,) * len(metaops)),
+            tuple(moves),
+            tuple(home or (0,) * len(metaops)),
         )
 
 

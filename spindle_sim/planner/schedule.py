@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from spindle_sim.planner.allocate import Malleable
 from spindle_sim.planner.lanes import Run
+from spindle_sim.planner.moves import Moves
 from spindle_sim.planner.propose import Candidate, LevelProblem, propose
 
 __all__ = ["SearchEffort", "schedule_level"]
@@ -43,6 +44,7 @@ class _Partial:
     bound_s: float
     remaining: Floats
     running: Candidate
+    home: Candidate  # devices that each MetaOp's data lies on
     stages: tuple[tuple[Candidate, tuple[float, ...]], ...]  # devices, operators done (real)
 
 
@@ -50,22 +52,25 @@ def schedule_level(
     metaops: Sequence[Malleable],
     num_devices: int,
     *,
-    switch_s: Sequence[float] | None = None,
+    moves: Sequence[Moves] = (),
+    home: Sequence[int] | None = None,
     effort: SearchEffort | None = None,
     rng: np.random.Generator | None = None,
 ) -> list[tuple[Run, ...]]:
     """Give the best schedules found for one MetaLevel, the most promising first.
 
-    In each, every operator of every MetaOp is in exactly one run; stages count from 0.
+    In each, every operator of every MetaOp is in exactly one run; stages count from 0. Beginning
+    on another number of devices than `home` (which hold the input), or changing it, costs
+    what `moves` says.
     """
     effort = effort or SearchEffort()
     rng = rng or np.random.default_rng(0)
-    problem = LevelProblem.of(metaops, num_devices, switch_s)
+    problem = LevelProblem.of(metaops, num_devices, moves=moves, home=home)
     counts = np.array([float(metaop.num_ops) for metaop in metaops])
     optimum_s = float(problem.relaxation.optimum(counts))
     idle: Candidate = (0,) * len(metaops)
     buckets: list[list[_Partial]] = [[] for _ in range(effort.num_buckets)]
-    buckets[0].append(_Partial(0.0, optimum_s, counts, idle, ()))
+    buckets[0].append(_Partial(0.0, optimum_s, counts, idle, problem.home, ()))
     done: list[_Partial] = []
     for index in range(effort.num_buckets):
         # A stage may be too short to leave its bucket: the bucket is worked off until it is empty.
@@ -117,6 +122,7 @@ def _expand(
             base.elapsed_s + span_s + float(ahead[i]),
             left[i],
             candidate,
+            tuple(n or base.home[m] for m, n in enumerate(candidate)),
             (*base.stages, (candidate, tuple(done))),
         )
         for i, (base, candidate, done, span_s) in enumerate(children)
@@ -132,9 +138,9 @@ def _change_over(problem: LevelProblem, partial: _Partial, candidate: Candidate)
     """
     rounded, delay_s = _rounded(problem, partial, candidate)
     moved_s = sum(
-        problem.switch_s[m] * n / problem.num_devices
-        for m, n in enumerate(candidate)
-        if n and n != partial.running[m] and partial.remaining[m] > 0
+        problem.moves[m].seconds(partial.home[m], n) * n / problem.num_devices
+        for m, n in enumerate(candidate if problem.moves else ())
+        if n and n != partial.home[m] and partial.remaining[m] > 0
     )
     if not rounded and not moved_s:
         return partial
@@ -153,7 +159,7 @@ def _change_over(problem: LevelProblem, partial: _Partial, candidate: Candidate)
     if stages:
         stages = (*stages[:-1], (stages[-1][0], tuple(done)))
     elapsed_s = partial.elapsed_s + delay_s + moved_s
-    return _Partial(elapsed_s, partial.bound_s, remaining, partial.running, stages)
+    return replace(partial, elapsed_s=elapsed_s, remaining=remaining, stages=stages)
 
 
 def _rounded(

@@ -9,6 +9,7 @@ from spindle_sim.planner.attach import Attachment, attach
 from spindle_sim.planner.context import Context
 from spindle_sim.planner.lanes import Costs, Lanes, Run
 from spindle_sim.planner.metagraph import DraftSlice, MetaNode
+from spindle_sim.planner.moves import Moves
 from spindle_sim.planner.schedule import SearchEffort, schedule_level
 
 __all__ = ["merge_levels", "spindle"]
@@ -45,7 +46,7 @@ def merge_levels(
             if node.metaop.task in chosen and node.metaop.id not in attached
         ]
         if nodes:
-            runs, lanes = _schedule(context, nodes, lanes)
+            runs, lanes = _schedule(context, nodes, lanes, attached)
             drafts += _heavy_drafts(context, runs, stage, round_index)
             stage += 1 + max(run.stage for run in runs)
     light = {m: a for m, a in attached.items() if context.graph.nodes[m].metaop.task in chosen}
@@ -54,21 +55,22 @@ def merge_levels(
 
 
 def _schedule(
-    context: Context, nodes: Sequence[MetaNode], lanes: Lanes
+    context: Context, nodes: Sequence[MetaNode], lanes: Lanes, attached: Mapping[str, Attachment]
 ) -> tuple[tuple[Run, ...], Lanes]:
     """Give the level's schedule that plays out best after what went before, and its lanes."""
     num_devices = context.cluster.num_devices
     metaops = [context.malleable(node.metaop.id) for node in nodes]
-    switch_s = [_switch_s(context, node) for node in nodes]
+    moves = [Moves.of(node, context.cluster) for node in nodes]
     costs = Costs(
         times_s={metaop.id: context.times_s(metaop.id) for metaop in metaops},
-        predecessors={node.metaop.id: node.metaop.predecessors for node in nodes},
-        transfer_s={node.metaop.id: s for node, s in zip(nodes, switch_s, strict=True)},
+        predecessors={node.metaop.id: _heavy_before(context, node, attached) for node in nodes},
+        moves={node.metaop.id: move for node, move in zip(nodes, moves, strict=True)},
     )
     candidates = schedule_level(
         metaops,
         num_devices,
-        switch_s=switch_s,
+        moves=moves,
+        home=[len(lanes.home(metaop.id, costs)) for metaop in metaops],
         effort=_effort(len(nodes), num_devices),
         rng=np.random.default_rng(context.seed),
     )
@@ -77,29 +79,25 @@ def _schedule(
     return runs, best
 
 
+def _heavy_before(
+    context: Context, node: MetaNode, attached: Mapping[str, Attachment]
+) -> tuple[str, ...]:
+    """Give the heavy MetaOps whose output a MetaOp gets, directly or through light ones."""
+    found: dict[str, None] = {}
+    waiting = list(node.metaop.predecessors)
+    while waiting:
+        name = waiting.pop()
+        if name in attached:
+            waiting += context.graph.nodes[name].metaop.predecessors
+        else:
+            found[name] = None
+    return tuple(found)
+
+
 def _effort(num_metaops: int, num_devices: int) -> SearchEffort:
     if num_metaops * num_devices <= LARGE_LEVEL:
         return SearchEffort()
     return SearchEffort(num_buckets=16, width=1, num_perturbed=1, num_spans=4, num_results=3)
-
-
-def _switch_s(context: Context, node: MetaNode) -> float:
-    """Estimate the seconds that a MetaOp's samples take to another device group and back.
-
-    Half of the samples move, each device at its share of the slowest link that the whole cluster
-    needs.
-    """
-    cluster, metaop = context.cluster, node.metaop
-    share = max(context.times_s(metaop.id))
-    bandwidth = cluster.gpu.collective_bandwidth_bytes_per_s
-    if share > cluster.island_size:
-        bandwidth = min(
-            bandwidth,
-            cluster.nic_bandwidth_bytes_per_s * cluster.nics_per_node / cluster.devices_per_node,
-        )
-    directions = 2 if metaop.backward in ("full", "input_only") else 1
-    moved_bytes = 0.5 * metaop.batch * metaop.output_bytes / share
-    return directions * moved_bytes / bandwidth
 
 
 def _heavy_drafts(
