@@ -34,7 +34,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Compare a text with the file of that name under tests/golden/, or rewrite the file."""
 
     def check(name: str, text: str) -> None:
-        path = GOLDEN / name
+        path = (GOLDEN / name).resolve()  # a name may lead out of a folder that is not there yet
         if request.config.getoption("--update-golden"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
