@@ -78,12 +78,16 @@ class Board:
     free_s: Floats = field(init=False)
     claims_s: Floats = field(init=False)  # what others of the stage would lose with each device
     _history: list[tuple[int, Floats]] = field(default_factory=list)
+    _network_share: float = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin with an idle cluster."""
         context = self.context
         self.ledger = Ledger(context.graph, context.cluster, context.settings.zero1)
         self.affinity = Affinity(context.cluster)
+        nics = context.cluster.nics_per_node * self.affinity.network_bytes_per_s
+        port = context.cluster.gpu.collective_bandwidth_bytes_per_s
+        self._network_share = min(nics, port)
         self.inputs = _inputs(context, self.drafts)
         self.free_s, self.claims_s = np.zeros((2, context.cluster.num_devices))
         self.durations_s = [
@@ -143,10 +147,15 @@ class Board:
         idle_s = float((start_s - self.free_s[columns]).sum()) / len(self.free_s)
         return Cost(start_s, transfer_s, sync_s, float(claims.max()), idle_s)
 
+    def gradient_bytes(self, draft: DraftSlice) -> float:
+        """Give what a device synchronizes of each of the draft's operators."""
+        metaop = self.context.graph.nodes[draft.metaop].metaop
+        return 0.0 if metaop.frozen else GRADIENT_BYTES * shard_parameters(metaop, draft.tp)
+
     def spread(self, draft: DraftSlice) -> Spread | None:
         """Give where the draft's trained parameters lie so far; None where it trains none."""
-        metaop = self.context.graph.nodes[draft.metaop].metaop
-        if metaop.frozen or not metaop.parameters:
+        op_bytes = self.gradient_bytes(draft)
+        if not op_bytes:
             return None
         rows = self.ledger.held(draft)[draft.first_op : draft.first_op + draft.num_ops] != 0
         size = self.context.cluster.island_size
@@ -156,7 +165,7 @@ class Board:
         where[spans == 0] = _NOWHERE
         shared = rows.sum(axis=1) > draft.tp
         return Spread(
-            GRADIENT_BYTES * shard_parameters(metaop, draft.tp),
+            op_bytes,
             Counter(zip(where.tolist(), shared.tolist(), strict=True)),
         )
 
@@ -186,10 +195,8 @@ class Board:
         return total_s
 
     def network_share(self) -> float:
-        """Give the bytes per second at which a collective crosses islands: all NICs of a node."""
-        cluster = self.context.cluster
-        nics = cluster.nics_per_node * self.affinity.network_bytes_per_s
-        return min(nics, cluster.gpu.collective_bandwidth_bytes_per_s)
+        """Give the bytes per second at which a node's devices together reach other nodes."""
+        return self._network_share
 
 
 def _inputs(context: Context, drafts: Sequence[DraftSlice]) -> list[list[Input]]:

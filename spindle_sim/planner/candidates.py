@@ -4,7 +4,7 @@ A device group is made of units, aligned runs of `tp` devices, so that a tensor-
 spans islands and a device has the same shard of everything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -27,17 +27,14 @@ def best_units(scores: Floats, count: int, num_islands: int) -> list[tuple[int, 
     order = np.argsort(rows, axis=2, kind="stable")
     ranked = np.minimum(np.take_along_axis(rows, order, axis=2), _FAR)
     free = (ranked < _FAR).sum(axis=2)
+    sums = ranked.cumsum(axis=2)
     groups: dict[tuple[int, ...], None] = {}
     for row in range(len(scores)):
         if int(free[row].sum()) < count:
             continue
         taken: list[int] = []
-        left = np.array(free[row])
-        while len(taken) < count:
-            missing = min(count - len(taken), size)
-            island, taking = _next_island(ranked[row], left, missing)
+        for island, taking in _islands(sums[row], free[row].copy(), count, size):
             taken += (island * size + order[row, island, :taking]).tolist()
-            left[island] = 0
         groups[tuple(sorted(taken))] = None
     return list(groups)
 
@@ -47,15 +44,28 @@ def strided(positions: Sequence[int], count: int) -> tuple[int, ...]:
     return tuple(positions[i * len(positions) // count] for i in range(count))
 
 
-def _next_island(ranked: Floats, left: Ints, missing: int) -> tuple[int, int]:
-    """Give the island to take from next and how many units: the cheapest with room for all."""
-    with_room = np.flatnonzero(left >= missing)
-    if len(with_room):
-        sums = ranked[with_room, :missing].sum(axis=1)
-        # Of equals the one with least room, so that larger groups still find an island.
-        best = np.lexsort((left[with_room], sums))[0]
-        return int(with_room[best]), missing
-    most = int(left.max())
-    widest = np.flatnonzero(left == most)
-    sums = ranked[widest, :most].sum(axis=1)
-    return int(widest[int(np.argmin(sums))]), most
+def _islands(sums: Floats, left: Ints, count: int, size: int) -> Iterator[tuple[int, int]]:
+    """Give islands and how many units to take of each: the cheapest that need fewest islands.
+
+    `sums[i, k]` is the score of the k + 1 best units of island i, of which `left[i]` are free.
+    """
+    if count >= size:
+        whole = np.flatnonzero(left == size)
+        cheapest = whole[np.argsort(sums[whole, -1], kind="stable")[: count // size]]
+        for island in cheapest.tolist():
+            yield island, size
+        left[cheapest] = 0
+        count -= size * len(cheapest)
+    while count:
+        with_room = np.flatnonzero(left >= count)
+        if len(with_room):
+            # Of equals the one with least room, so that larger groups still find an island.
+            best = with_room[np.lexsort((left[with_room], sums[with_room, count - 1]))[0]]
+            yield int(best), count
+            return
+        most = int(left.max())
+        widest = np.flatnonzero(left == most)
+        island = int(widest[int(np.argmin(sums[widest, most - 1]))])
+        yield island, most
+        left[island] = 0
+        count -= most

@@ -66,7 +66,7 @@ STRATEGIES: dict[str, NamedStrategy] = {
 }
 
 
-def make_plan(  # noqa: PLR0913 - what a user may choose, all but the first two by name
+def make_plan(
     workload: Workload,
     cluster: Cluster,
     strategy: str = "spindle",

@@ -38,7 +38,7 @@ class Moves:
         )
 
     def seconds(self, source: int, target: int) -> float:
-        """Give the time from `source` to `target` devices; 0 where nothing moves or is there yet."""
+        """Give the time from `source` to `target` devices; 0 where nothing moves."""
         if source in (0, target):
             return 0.0
         small, large = sorted((source, target))

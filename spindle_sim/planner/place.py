@@ -167,9 +167,7 @@ def _by_volume(board: Board, stage: Sequence[int]) -> list[int]:
 
     def volume(index: int) -> float:
         draft = board.drafts[index]
-        spread = board.spread(draft)
-        sync = 0.0 if spread is None else 2 * spread.op_bytes * draft.num_ops
-        return sync + sum(item.directions * item.size_bytes for item in board.inputs[index])
+        return 2 * draft.num_ops * board.gradient_bytes(draft) + sum(item.directions * item.size_bytes for item in board.inputs[index])
 
     depth = _depths(board, stage)
     return sorted(stage, key=lambda i: (depth[i], -board.drafts[i].tp, -volume(i), i))

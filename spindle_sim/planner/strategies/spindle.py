@@ -8,6 +8,7 @@ import numpy as np
 from spindle_sim.planner.attach import Attachment, attach
 from spindle_sim.planner.context import Context
 from spindle_sim.planner.lanes import Costs, Lanes, Run
+from spindle_sim.planner.levels import metalevels
 from spindle_sim.planner.metagraph import DraftSlice, MetaNode
 from spindle_sim.planner.moves import Moves
 from spindle_sim.planner.schedule import SearchEffort, schedule_level
@@ -36,26 +37,38 @@ def merge_levels(
     """Schedule each MetaLevel of these tasks and merge them one after the other (section 3.4)."""
     chosen = set(tasks)
     attached = attach(context)
+    before = {
+        name: _heavy_before(context, node, attached)
+        for name, node in context.graph.nodes.items()
+        if name not in attached and node.metaop.task in chosen
+    }
     lanes = Lanes.idle(context.cluster.num_devices)
     drafts: list[tuple[Key, DraftSlice]] = []
     stage = 0
-    for level in range(context.graph.num_levels):
-        nodes = [
-            node
-            for node in context.graph.level(level)
-            if node.metaop.task in chosen and node.metaop.id not in attached
-        ]
-        if nodes:
-            runs, lanes = _schedule(context, nodes, lanes, attached)
-            drafts += _heavy_drafts(context, runs, stage, round_index)
-            stage += 1 + max(run.stage for run in runs)
+    for level in _levels(before):
+        nodes = [context.graph.nodes[name] for name in level]
+        runs, lanes = _schedule(context, nodes, lanes, before)
+        drafts += _heavy_drafts(context, runs, stage, round_index)
+        stage += 1 + max(run.stage for run in runs)
     light = {m: a for m, a in attached.items() if context.graph.nodes[m].metaop.task in chosen}
     drafts += _light_drafts(context, light, [draft for _, draft in drafts], round_index)
     return _numbered(drafts)
 
 
+def _levels(before: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
+    """Give the MetaLevels among the heavy MetaOps: a light one makes no level of its own."""
+    depths = metalevels(before)
+    levels: list[list[str]] = [[] for _ in range(1 + max(depths.values()))]
+    for name, depth in depths.items():
+        levels[depth].append(name)
+    return levels
+
+
 def _schedule(
-    context: Context, nodes: Sequence[MetaNode], lanes: Lanes, attached: Mapping[str, Attachment]
+    context: Context,
+    nodes: Sequence[MetaNode],
+    lanes: Lanes,
+    before: Mapping[str, tuple[str, ...]],
 ) -> tuple[tuple[Run, ...], Lanes]:
     """Give the level's schedule that plays out best after what went before, and its lanes."""
     num_devices = context.cluster.num_devices
@@ -63,7 +76,7 @@ def _schedule(
     moves = [Moves.of(node, context.cluster) for node in nodes]
     costs = Costs(
         times_s={metaop.id: context.times_s(metaop.id) for metaop in metaops},
-        predecessors={node.metaop.id: _heavy_before(context, node, attached) for node in nodes},
+        predecessors=before,
         moves={node.metaop.id: move for node, move in zip(nodes, moves, strict=True)},
     )
     candidates = schedule_level(
