@@ -123,9 +123,15 @@ def test_the_table_marks_the_fastest_and_says_where_the_figures_come_from() -> N
     assert f"  {fastest} *" in printed
     for name in STRATEGIES:
         assert re.search(rf"^  {name}\b", printed, re.MULTILINE)
-    assert "Why devices idle under" in printed
     assert "Simulated, not run." in printed
     assert re.search(r"[\d,]+ parameters", printed)
+
+
+def test_the_table_says_why_devices_idle() -> None:
+    arguments = [*SMALL, "--strategies", "uniform"]  # 1024 samples and 512 on two devices each
+    (first, *_) = rows(*arguments)["uniform"]["idle_reasons"]
+    assert first["share"] > 0.1
+    assert f"{first['share']:.1%}  {first['text']}" in compare(*arguments)
 
 
 def test_a_strategy_without_a_feasible_plan_does_not_stop_the_others(
