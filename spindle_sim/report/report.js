@@ -358,6 +358,7 @@
       text: run.metaops.map(safe), textposition: "none",
       hovertemplate: "%{text}: %{x:.3~g} %<extra></extra>" }],
     basic({ height: Math.min(1400, Math.max(260, 90 + 17 * run.metaops.length)), showlegend: false,
+      margin: { l: 60, r: 16, t: 8, b: 48 },
       xaxis: axis("model FLOP/s, % of the peak of its own devices", { rangemode: "tozero" }),
       yaxis: axis("", { tickvals: run.metaops.map((_, i) => i), ticktext: run.metaops.map(safe),
         tickfont: { size: 11 }, range: [run.metaops.length - 0.5, -0.5] }) }), config);

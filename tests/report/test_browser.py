@@ -1,0 +1,94 @@
+"""The report in a real browser, where one is installed: it draws, and changes detail on zoom."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from spindle_sim.report import Run, render_report
+from spindle_sim.simulator import simulate
+from tests.report.pages import crowded_run, hostile_plan, two_runs
+
+BROWSER = next(
+    (
+        path
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (path := shutil.which(name))
+    ),
+    None,
+)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium")
+
+
+def body_after(html: str, script: str, tmp_path: Path) -> dict[str, str]:
+    """Give the data attributes of the body when the page is drawn and `script` has run."""
+    assert BROWSER is not None
+    hook = (
+        "<script>window.addEventListener('error', (e) => { document.body.dataset.failed ="
+        " e.message; });(async () => { while (!document.body.dataset.ready) await new"
+        f" Promise((go) => setTimeout(go, 20)); {script} }})()</script></body>"
+    )
+    page = tmp_path / "page.html"
+    page.write_text(hook.join(html.rsplit("</body>", 1)), encoding="utf-8")
+    flags = [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--virtual-time-budget=20000",
+        "--dump-dom",
+    ]
+    done = subprocess.run(
+        [BROWSER, *flags, f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    body = re.search(r"<body[^>]*>", done.stdout)
+    assert body is not None
+    found = dict(re.findall(r'data-(\w+)="([^"]*)"', body[0]))
+    assert "failed" not in found
+    return found
+
+
+@pytest.mark.slow
+def test_many_spans_are_a_heat_map_and_exact_bars_when_zoomed(tmp_path: Path) -> None:
+    html = render_report([crowded_run()])
+    assert body_after(html, "", tmp_path)["detail"] == "heatmap"
+    zoom = (
+        "await Plotly.relayout('gantt', {'xaxis.range': [40, 41]});"
+        "await new Promise((go) => setTimeout(go, 300));"
+        "document.body.dataset.rows = document.getElementById('gantt').data.length;"
+    )
+    zoomed = body_after(html, zoom, tmp_path)
+    assert zoomed["detail"] == "bars"
+    assert int(zoomed["rows"]) > 1
+    back = zoom + "document.querySelector('[data-zoom=all]').click();"
+    assert (
+        body_after(html, back + "await new Promise((go) => setTimeout(go, 300));", tmp_path)[
+            "detail"
+        ]
+        == "heatmap"
+    )
+
+
+@pytest.mark.slow
+def test_another_strategy_can_be_chosen_and_names_stay_text(tmp_path: Path) -> None:
+    plan = hostile_plan()
+    runs = [*two_runs(), Run(plan=plan, timeline=simulate(plan))]
+    choose = (
+        "document.querySelectorAll('input[name=run]')[2].click();"
+        "await new Promise((go) => setTimeout(go, 300));"
+        "document.body.dataset.rows = document.getElementById('stages').rows.length;"
+        "document.body.dataset.bold = document.querySelectorAll('main b').length;"
+    )
+    found = body_after(render_report(runs), choose, tmp_path)
+    assert found["rows"] == "1"
+    assert found["bold"] == "0"
