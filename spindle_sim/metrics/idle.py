@@ -70,12 +70,13 @@ def idle_reasons(plan: Plan, timeline: Timeline, top: int = 5) -> tuple[IdleReas
     for span in timeline.spans:
         by_device[span.device].append(span)
     causes = _causes(plan, by_device)
+    iteration_s = timeline.iteration_s
     total: dict[_Key, float] = {}
     for spans in by_device.values():
-        for key, seconds in _explain(spans, timeline.iteration_s, causes):
+        for key, seconds in _explain(spans, iteration_s, causes):
             total[key] = total.get(key, 0.0) + seconds
     metaops = plan.metaop_by_id()
-    whole_s = timeline.iteration_s * timeline.num_devices
+    whole_s = iteration_s * timeline.num_devices
     ranked = sorted(total.items(), key=lambda entry: (-entry[1], entry[0].kind, entry[0].metaop))
     return tuple(
         IdleReason(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
+from operator import attrgetter
 
 import simpy
 from simpy.events import Event
@@ -46,6 +47,8 @@ class _Stream:
     rate: float = 0.0
     since_s: float = 0.0  # when `left_bytes` was true
     finish_s: float = inf
+    settled: int = 0  # when it was last given a rate, counted in settlings
+    links: tuple[int, ...] = ()  # those that limit it
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +73,7 @@ class Network:
     _settling: bool = False
     _waking_s: float = inf
     _started: int = 0
+    _settled: int = 0
 
     def transmit(self, demands: Sequence[Demand]) -> Event:
         """Start all demands now; the event succeeds with their end times when all have ended."""
@@ -106,7 +110,8 @@ class Network:
                 self._set_rate(stream, demand.limit_bytes_per_s)
                 self._wake_at_next_finish()
                 continue
-            for link, _ in loads:
+            stream.links = tuple(link for link, _ in loads)
+            for link in stream.links:
                 self._users.setdefault(link, {})[stream.number] = stream
                 self._touched[link] = None
             self._settle_later()
@@ -144,30 +149,36 @@ class Network:
         self._wake_at_next_finish()
 
     def _components(self) -> Iterable[list[_Stream]]:
+        """Give the streams that share links, directly or through others, with a touched link."""
+        self._settled += 1
         seen: set[int] = set()
         for first in self._touched:
             if first in seen:
                 continue
             seen.add(first)
-            links, found = [first], dict[int, _Stream]()
+            links, found = [first], list[_Stream]()
             while links:
-                for number, stream in self._users.get(links.pop(), {}).items():
-                    if number in found:
+                for stream in self._users[links.pop()].values():
+                    if stream.settled == self._settled:
                         continue
-                    found[number] = stream
-                    for link, _ in stream.demand.loads:
+                    stream.settled = self._settled
+                    found.append(stream)
+                    for link in stream.links:
                         if link not in seen:
                             seen.add(link)
                             links.append(link)
             if found:
-                yield [found[number] for number in sorted(found)]
+                # In order of arrival, so that rounding doesn't depend on where the search began.
+                found.sort(key=attrgetter("number"))
+                yield found
 
     def _set_rate(self, stream: _Stream, rate: float) -> None:
         now_s = self.env.now
         stream.left_bytes -= stream.rate * (now_s - stream.since_s)
         stream.since_s = now_s
         stream.rate = rate
-        stream.finish_s = now_s + max(stream.left_bytes, 0.0) / rate
+        left_bytes = stream.left_bytes
+        stream.finish_s = now_s + left_bytes / rate if left_bytes > 0 else now_s
         heappush(self._finishes, (stream.finish_s, stream.number, stream))
 
     def _wake_at_next_finish(self) -> None:
@@ -193,11 +204,9 @@ class Network:
             if finish_s != stream.finish_s:
                 continue
             stream.finish_s = inf
-            for link, _ in stream.demand.loads:
-                users = self._users.get(link, {})
-                if number in users:
-                    del users[number]
-                    self._touched[link] = None
+            for link in stream.links:
+                del self._users[link][number]
+                self._touched[link] = None
             self._end(stream.batch, stream.position)
         if self._touched:
             self._settle_later()
