@@ -43,6 +43,11 @@ class Cost:
     claims_s: float  # of others on the same devices
     idle_s: float  # of the devices until the start, shared by all devices
 
+    @property
+    def lost_s(self) -> float:
+        """Seconds of communication."""
+        return self.transfer_s + self.sync_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:

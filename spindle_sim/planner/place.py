@@ -12,7 +12,7 @@ import numpy as np
 from spindle_sim.cluster import Cluster
 from spindle_sim.errors import InfeasibleError
 from spindle_sim.planner.affinity import Group
-from spindle_sim.planner.board import Board
+from spindle_sim.planner.board import Board, Cost
 from spindle_sim.planner.context import Context
 from spindle_sim.planner.memory_fit import OutOfMemoryError
 from spindle_sim.planner.metagraph import DraftSlice
@@ -23,6 +23,8 @@ __all__ = ["place"]
 MAX_STEPS_BACK = 64
 # A stage of at most so many slices is placed in several orders, of which the best is kept.
 SMALL_STAGE = 12
+# Other orders aren't tried where the first loses less than this share of the slices' time.
+LITTLE = 0.005
 
 
 def place(
@@ -100,31 +102,21 @@ def _place_with_backtracking(board: Board, stages: Sequence[Sequence[int]]) -> N
 
 def _place_stage(board: Board, stage: Sequence[int], *, memory_first: bool) -> bool:
     """Place a stage in the best of a few orders; leaves nothing placed where none works."""
-    if memory_first:
-        orders = [_by_memory(board, stage)]
-    else:
-        orders = [_by_volume(board, stage)]
-        if 1 < len(stage) <= SMALL_STAGE:
-            depth = _depths(board, stage)
-            orders += [
-                sorted(orders[0], key=lambda i: (depth[i], -board.drafts[i].num_devices)),
-                sorted(
-                    orders[0], key=lambda i: (depth[i], -board.drafts[i].tp, not _stays(board, i))
-                ),
-            ]
-            orders = [list(order) for order in dict.fromkeys(map(tuple, orders))]
     best: tuple[float, list[tuple[int, Group]]] | None = None
+    orders = _orders(board, stage, memory_first=memory_first)
     for order in orders:
-        placed = _try(board, order, memory_first=memory_first)
-        if placed is None:
+        costs = _try(board, order, memory_first=memory_first)
+        if costs is None:
             continue
-        if len(orders) == 1:
+        lost_s = sum(cost.lost_s for cost in costs)
+        if len(orders) == 1 or lost_s <= LITTLE * sum(board.durations_s[index] for index in order):
             return True
         groups = [(index, board.groups[index]) for index in order]
         for _ in order:
             board.take_back()
-        if best is None or placed < best[0]:
-            best = placed, groups
+        total_s = lost_s + sum(cost.start_s for cost in costs)
+        if best is None or total_s < best[0]:
+            best = total_s, groups
     if best is None:
         return False
     for index, group in best[1]:
@@ -132,29 +124,39 @@ def _place_stage(board: Board, stage: Sequence[int], *, memory_first: bool) -> b
     return True
 
 
-def _try(board: Board, order: Sequence[int], *, memory_first: bool) -> float | None:
-    """Place the drafts in this order; gives the sum of their costs."""
+def _orders(board: Board, stage: Sequence[int], *, memory_first: bool) -> list[tuple[int, ...]]:
+    if memory_first:
+        return [_by_memory(board, stage)]
+    by_volume = _by_volume(board, stage)
+    if not 1 < len(stage) <= SMALL_STAGE:
+        return [by_volume]
+    depth, drafts = _depths(board, stage), board.drafts
+    widest = sorted(by_volume, key=lambda i: (depth[i], -drafts[i].num_devices))
+    staying = sorted(by_volume, key=lambda i: (depth[i], -drafts[i].tp, not _stays(board, i)))
+    return list(dict.fromkeys([by_volume, tuple(widest), tuple(staying)]))
+
+
+def _try(board: Board, order: Sequence[int], *, memory_first: bool) -> list[Cost] | None:
+    """Place the drafts in this order; gives what each costs, or None with nothing placed."""
     free = np.ones(board.context.cluster.num_devices, dtype=bool)
     for index in order:
-        devices = board.drafts[index].devices
-        if devices is not None:
-            free[list(devices)] = False
-    total_s = 0.0
+        free[list(board.drafts[index].devices or ())] = False
     board.claims_s[:] = 0.0
     for index in order:
         board.claim(index, 1)
-    for done, index in enumerate(order):
+    costs: list[Cost] = []
+    for index in order:
         board.claim(index, -1)
         chosen = select(board, index, free, memory_first=memory_first)
         if chosen is None:
-            for _ in range(done):
+            for _ in costs:
                 board.take_back()
             return None
-        group, seconds = chosen
+        group, cost = chosen
         board.put(index, group)
         free[list(group.devices)] = False
-        total_s += seconds
-    return total_s
+        costs.append(cost)
+    return costs
 
 
 def _stays(board: Board, index: int) -> bool:
@@ -162,18 +164,20 @@ def _stays(board: Board, index: int) -> bool:
     return source is not None and len(source.devices) == board.drafts[index].num_devices
 
 
-def _by_volume(board: Board, stage: Sequence[int]) -> list[int]:
+def _by_volume(board: Board, stage: Sequence[int]) -> tuple[int, ...]:
     """Order by bytes that the slice receives and synchronizes, wide tensor parallelism first."""
 
     def volume(index: int) -> float:
         draft = board.drafts[index]
-        return 2 * draft.num_ops * board.gradient_bytes(draft) + sum(item.directions * item.size_bytes for item in board.inputs[index])
+        return 2 * draft.num_ops * board.gradient_bytes(draft) + sum(
+            item.directions * item.size_bytes for item in board.inputs[index]
+        )
 
     depth = _depths(board, stage)
-    return sorted(stage, key=lambda i: (depth[i], -board.drafts[i].tp, -volume(i), i))
+    return tuple(sorted(stage, key=lambda i: (depth[i], -board.drafts[i].tp, -volume(i), i)))
 
 
-def _by_memory(board: Board, stage: Sequence[int]) -> list[int]:
+def _by_memory(board: Board, stage: Sequence[int]) -> tuple[int, ...]:
     """Order by bytes that the slice adds to an empty device."""
 
     def need(index: int) -> float:
@@ -181,7 +185,7 @@ def _by_memory(board: Board, stage: Sequence[int]) -> list[int]:
         return float(np.max(board.ledger.bytes_with(draft) - board.ledger.used_bytes()))
 
     depth = _depths(board, stage)
-    return sorted(stage, key=lambda i: (depth[i], -board.drafts[i].tp, -need(i), i))
+    return tuple(sorted(stage, key=lambda i: (depth[i], -board.drafts[i].tp, -need(i), i)))
 
 
 def _depths(board: Board, stage: Sequence[int]) -> dict[int, int]:

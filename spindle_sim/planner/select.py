@@ -25,33 +25,38 @@ MEMORY_WEIGHT = 0.02
 
 def select(
     board: Board, index: int, free: Bools, *, memory_first: bool = False
-) -> tuple[Group, float] | None:
-    """Give the best group of free devices for a draft with its cost in seconds; None if none fits.
+) -> tuple[Group, Cost] | None:
+    """Give the best group of free devices for a draft with what it costs; None if none fits.
 
     With `memory_first` the emptiest devices are taken, whatever the communication.
     """
     draft = board.drafts[index]
     full = board.ledger.bytes_with(draft) / board.ledger.capacity_bytes
-    usable = free & (full <= 1.0)
     spread = board.spread(draft)
+    if draft.devices is not None:
+        group = Group(draft.devices, draft.tp)
+        fits = bool((full[np.array(draft.devices)] <= 1.0).all())
+        return (group, board.cost(index, group, spread)) if fits else None
+    usable = free & (full <= 1.0)
     source = board.main_source(index)
     if memory_first:
         groups = _groups(draft, board, usable, full[None, :])
     else:
         if source is not None and _stays(draft, source, usable):
             cost = board.cost(index, source, spread)
-            ready_s = board.ready_s(index)
-            if cost.sync_s < board.durations_s[index] * MEMORY_WEIGHT and cost.start_s <= ready_s:
-                return source, _seconds(board, index, cost, full, source)
-        rows = _scores(board, index, full, spread)
-        groups = _groups(draft, board, usable, rows)
+            little_s = MEMORY_WEIGHT * board.durations_s[index]
+            if cost.sync_s < little_s and cost.start_s <= board.ready_s(index):
+                return source, cost
+        groups = _groups(draft, board, usable, _scores(board, index, full, spread))
         groups += list(_shrunk(draft, source, usable))
-    best: tuple[Group, float] | None = None
+    best: tuple[Group, Cost] | None = None
+    least_s = float("inf")
     for devices in dict.fromkeys(groups):
         group = Group(board.affinity.arranged(devices, draft.tp, source), draft.tp)
-        seconds = _seconds(board, index, board.cost(index, group, spread), full, group)
-        if best is None or seconds < best[1]:
-            best = group, seconds
+        cost = board.cost(index, group, spread)
+        seconds = _seconds(board, index, cost, full, group)
+        if seconds < least_s:
+            best, least_s = (group, cost), seconds
     return best
 
 
