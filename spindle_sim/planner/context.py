@@ -1,5 +1,6 @@
 """What a strategy plans with: the MetaGraph, the scaling curves and the settings in force."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -119,6 +120,6 @@ class Context:
 class Strategy(Protocol):
     """Decides allocation, order and (some strategies) devices; placement is shared."""
 
-    def __call__(self, context: Context) -> tuple[DraftSlice, ...]:
-        """Give the drafts of one iteration, in order of round and stage."""
+    def __call__(self, context: Context) -> Sequence[tuple[DraftSlice, ...]]:
+        """Give one draft plan, or several that look equally good, each by round and stage."""
         ...

@@ -16,6 +16,7 @@ from spindle_sim.planner.allocate import optimum_by_equation_11
 from spindle_sim.planner.assemble import assemble
 from spindle_sim.planner.context import Context, Settings, Strategy
 from spindle_sim.planner.contract import contract
+from spindle_sim.planner.forecast import forecast_s
 from spindle_sim.planner.memory_fit import OutOfMemoryError
 from spindle_sim.planner.place import place
 from spindle_sim.planner.settings import (
@@ -34,9 +35,6 @@ from spindle_sim.planner.strategies.uniform import uniform
 from spindle_sim.workload import Workload
 
 __all__ = ["PLACEMENTS", "STRATEGIES", "NamedStrategy", "equation_11_s", "make_plan"]
-
-# Each try recomputes more; a workload that doesn't fit after so many is tried with other settings.
-MAX_TRIES = 24
 
 PLACEMENTS = ("spindle", "sequential")
 
@@ -135,21 +133,27 @@ def equation_11_s(plan: Plan) -> float:
 
 
 def _plan(context: Context, choice: Choice, name: str, named: NamedStrategy, method: str) -> Plan:
-    """Draft and place, recomputing more while a device's memory is short."""
+    """Draft and place, recomputing more while no draft fits the devices' memory."""
     settings = choice.settings
-    for _ in range(MAX_TRIES):
+    while True:
         tried = replace(context, settings=settings)
-        drafts = named.draft(tried)
-        try:
-            devices = place(tried, drafts, method=method)
-        except OutOfMemoryError as error:
-            more = _recompute_more(tried, error)
-            if not more:
-                raise
-            settings = replace(settings, recompute=settings.recompute | more)
-            continue
-        return assemble(tried, drafts, devices, strategy=name, optimum_s=joint_optimum_s(tried))
-    raise InfeasibleError(f"{name}: no placement found that fits the memory")
+        optimum_s = joint_optimum_s(tried)
+        plans: list[Plan] = []
+        refused: OutOfMemoryError | None = None
+        for drafts in named.draft(tried):
+            try:
+                devices = place(tried, drafts, method=method)
+            except OutOfMemoryError as error:
+                refused = refused or error
+            else:
+                plans.append(assemble(tried, drafts, devices, strategy=name, optimum_s=optimum_s))
+        if plans:
+            return min(plans, key=lambda plan: forecast_s(plan, context.estimator))
+        assert refused is not None, f"{name}: gives no draft"
+        more = _recompute_more(tried, refused)
+        if not more:
+            raise refused
+        settings = replace(settings, recompute=settings.recompute | more)
 
 
 def _recompute_more(context: Context, error: OutOfMemoryError) -> frozenset[str]:

@@ -4,6 +4,8 @@ The gain of giving a task n' instead of n devices, n' being its next valid size,
 (T^(c)(n) - T^(c)(n')) / (n' - n); the task with the largest gain is served first.
 """
 
+from collections.abc import Sequence
+
 from spindle_sim.planner.context import Context
 from spindle_sim.planner.metagraph import DraftSlice
 from spindle_sim.planner.strategies.task_level import (
@@ -17,7 +19,7 @@ from spindle_sim.planner.strategies.task_level import (
 __all__ = ["optimus"]
 
 
-def optimus(context: Context) -> tuple[DraftSlice, ...]:
+def optimus(context: Context) -> Sequence[tuple[DraftSlice, ...]]:
     """Serve tasks by marginal gain; where there are more tasks than devices, the longest first."""
     tasks = [task.name for task in context.workload.tasks]
     sizes = {task: smallest(context, task) for task in tasks}
@@ -30,7 +32,7 @@ def optimus(context: Context) -> tuple[DraftSlice, ...]:
         order = sorted(tasks, key=lambda task: -task_time_s(context, task, sizes[task]))
     else:
         order = sorted(tasks, key=lambda task: -sizes[task])
-    return run_tasks(context, pack(context, [(task, sizes[task]) for task in order]))
+    return [run_tasks(context, pack(context, [(task, sizes[task]) for task in order]))]
 
 
 def _best_step(context: Context, sizes: dict[str, int], free: int) -> tuple[str, int] | None:

@@ -1,7 +1,7 @@
 """Spindle (section 3): allocation and stages for all tasks' operators together, level by level."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,28 +13,50 @@ from spindle_sim.planner.metagraph import DraftSlice, MetaNode
 from spindle_sim.planner.moves import Moves
 from spindle_sim.planner.schedule import SearchEffort, schedule_level
 
-__all__ = ["merge_levels", "spindle"]
+__all__ = ["merge_rounds", "spindle"]
 
 # Above this many MetaOps x devices the search keeps fewer partial schedules, so that planning time
 # stays in seconds.
 LARGE_LEVEL = 4096
 
+# Merged schedules that are placed, to see which communicates least.
+KEPT = 4
+
 Key = tuple[int, int, int]  # stage among the heavy MetaOps, before/within/after it, place there
 
 
-def spindle(context: Context) -> tuple[DraftSlice, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """The levels scheduled so far, one after the other, and how they play out."""
+
+    lanes: Lanes
+    runs: tuple[Run, ...]
+
+
+def spindle(context: Context) -> Sequence[tuple[DraftSlice, ...]]:
     """Plan all tasks of a round jointly; there is one round unless the memory asks for more."""
     rounds = context.settings.rounds or (tuple(t.name for t in context.workload.tasks),)
-    drafts: list[DraftSlice] = []
-    for index, tasks in enumerate(rounds):
-        drafts += merge_levels(context, tasks, round_index=index)
-    return tuple(drafts)
+    return merge_rounds(context, rounds)
+
+
+def merge_rounds(context: Context, rounds: Sequence[Sequence[str]]) -> list[tuple[DraftSlice, ...]]:
+    """Plan the tasks of each round jointly; alternatives differ in every round."""
+    alternatives = [
+        merge_levels(context, tasks, round_index=index) for index, tasks in enumerate(rounds)
+    ]
+    count = min(len(found) for found in alternatives)
+    return [
+        tuple(draft for found in alternatives for draft in found[place]) for place in range(count)
+    ]
 
 
 def merge_levels(
     context: Context, tasks: Sequence[str], *, round_index: int
-) -> tuple[DraftSlice, ...]:
-    """Schedule each MetaLevel of these tasks and merge them one after the other (section 3.4)."""
+) -> list[tuple[DraftSlice, ...]]:
+    """Schedule each MetaLevel of these tasks and merge them one after the other (section 3.4).
+
+    The few best merged schedules are kept, as they play out without barriers between levels.
+    """
     chosen = set(tasks)
     attached = attach(context)
     before = {
@@ -42,17 +64,17 @@ def merge_levels(
         for name, node in context.graph.nodes.items()
         if name not in attached and node.metaop.task in chosen
     }
-    lanes = Lanes.idle(context.cluster.num_devices)
-    drafts: list[tuple[Key, DraftSlice]] = []
-    stage = 0
+    light = {m: a for m, a in attached.items() if context.graph.nodes[m].metaop.task in chosen}
+    kept = [Merged(lanes=Lanes.idle(context.cluster.num_devices), runs=())]
     for level in _levels(before):
         nodes = [context.graph.nodes[name] for name in level]
-        runs, lanes = _schedule(context, nodes, lanes, before)
-        drafts += _heavy_drafts(context, runs, stage, round_index)
-        stage += 1 + max(run.stage for run in runs)
-    light = {m: a for m, a in attached.items() if context.graph.nodes[m].metaop.task in chosen}
-    drafts += _light_drafts(context, light, [draft for _, draft in drafts], round_index)
-    return _numbered(drafts)
+        kept = _schedule(context, nodes, kept, before)
+    drafts = []
+    for merged in kept:
+        heavy = _heavy_drafts(context, merged.runs, round_index)
+        beside = _light_drafts(context, light, [draft for _, draft in heavy], round_index)
+        drafts.append(_numbered([*heavy, *beside]))
+    return drafts
 
 
 def _levels(before: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
@@ -67,10 +89,10 @@ def _levels(before: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
 def _schedule(
     context: Context,
     nodes: Sequence[MetaNode],
-    lanes: Lanes,
+    kept: Sequence[Merged],
     before: Mapping[str, tuple[str, ...]],
-) -> tuple[tuple[Run, ...], Lanes]:
-    """Give the level's schedule that plays out best after what went before, and its lanes."""
+) -> list[Merged]:
+    """Add a level to the merged schedules kept so far; keep those that play out best."""
     num_devices = context.cluster.num_devices
     metaops = [context.malleable(node.metaop.id) for node in nodes]
     moves = [Moves.of(node, context.cluster) for node in nodes]
@@ -83,13 +105,19 @@ def _schedule(
         metaops,
         num_devices,
         moves=moves,
-        home=[len(lanes.home(metaop.id, costs)) for metaop in metaops],
+        home=[len(kept[0].lanes.home(metaop.id, costs)) for metaop in metaops],
         effort=_effort(len(nodes), num_devices),
         rng=np.random.default_rng(context.seed),
     )
-    played = [(lanes.after(runs, costs), runs) for runs in candidates]
-    best, runs = min(played, key=lambda pair: (pair[0].makespan_s, len(pair[1])))
-    return runs, best
+    merged = []
+    for earlier in kept:
+        stage = 1 + max((run.stage for run in earlier.runs), default=-1)
+        for runs in candidates:
+            later = tuple(replace(run, stage=run.stage + stage) for run in runs)
+            lanes = earlier.lanes.after(later, costs)
+            merged.append(Merged(lanes=lanes, runs=earlier.runs + later))
+    merged.sort(key=lambda one: (one.lanes.makespan_s, len(one.runs)))
+    return merged[: KEPT if num_devices * len(before) <= LARGE_LEVEL else 1]
 
 
 def _heavy_before(
@@ -114,23 +142,22 @@ def _effort(num_metaops: int, num_devices: int) -> SearchEffort:
 
 
 def _heavy_drafts(
-    context: Context, runs: Sequence[Run], first_stage: int, round_index: int
+    context: Context, runs: Sequence[Run], round_index: int
 ) -> list[tuple[Key, DraftSlice]]:
     begun: dict[str, int] = {}
     drafts = []
     for run in runs:
         first = begun.get(run.id, 0)
         begun[run.id] = first + run.num_ops
-        stage = first_stage + run.stage
         draft = context.draft(
             run.id,
             num_devices=run.num_devices,
-            stage=stage,
+            stage=run.stage,
             round_index=round_index,
             first_op=first,
             num_ops=run.num_ops,
         )
-        drafts.append(((stage, 0, 0), draft))
+        drafts.append(((run.stage, 0, 0), draft))
     return drafts
 
 

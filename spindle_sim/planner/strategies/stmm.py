@@ -4,16 +4,15 @@ Aware of heterogeneity within a task (its encoders side by side, each with the d
 not among tasks.
 """
 
+from collections.abc import Sequence
+
 from spindle_sim.planner.context import Context
 from spindle_sim.planner.metagraph import DraftSlice
-from spindle_sim.planner.strategies.spindle import merge_levels
+from spindle_sim.planner.strategies.spindle import merge_rounds
 
 __all__ = ["stmm"]
 
 
-def stmm(context: Context) -> tuple[DraftSlice, ...]:
+def stmm(context: Context) -> Sequence[tuple[DraftSlice, ...]]:
     """Plan each task with Spindle's own allocator and scheduler on all devices, in a round each."""
-    drafts: list[DraftSlice] = []
-    for index, task in enumerate(context.workload.tasks):
-        drafts += merge_levels(context, (task.name,), round_index=index)
-    return tuple(drafts)
+    return merge_rounds(context, [(task.name,) for task in context.workload.tasks])

@@ -1,5 +1,7 @@
 """Spindle-Uniform (section 5.1): equally many devices to each task, whatever its work."""
 
+from collections.abc import Sequence
+
 from spindle_sim.planner.context import Context
 from spindle_sim.planner.metagraph import DraftSlice
 from spindle_sim.planner.strategies.task_level import pack, run_tasks, smallest, useful_sizes
@@ -7,7 +9,7 @@ from spindle_sim.planner.strategies.task_level import pack, run_tasks, smallest,
 __all__ = ["uniform"]
 
 
-def uniform(context: Context) -> tuple[DraftSlice, ...]:
+def uniform(context: Context) -> Sequence[tuple[DraftSlice, ...]]:
     """Deal devices out evenly; where there are more tasks than devices, tasks take turns."""
     tasks = [task.name for task in context.workload.tasks]
     num_devices = context.cluster.num_devices
@@ -23,7 +25,7 @@ def uniform(context: Context) -> tuple[DraftSlice, ...]:
         if larger:
             free -= larger[0] - sizes[task]
             sizes[task] = larger[0]
-    return run_tasks(context, pack(context, _widest_first(tasks, sizes)))
+    return [run_tasks(context, pack(context, _widest_first(tasks, sizes)))]
 
 
 def _widest_first(tasks: list[str], sizes: dict[str, int]) -> list[tuple[str, int]]:
