@@ -1,11 +1,13 @@
 """How the cost of one simulated iteration grows with devices, tasks and slices.
 
-Synthetic plans: every stage fills the cluster with slices of tasks drawn at random, on runs of
-devices that begin elsewhere each time, so that nearly every boundary is a resharding between other
-devices, mostly across nodes: worse than what a planner makes.
+Planned: Multitask-CLIP, its tasks repeated under new names, planned by `spindle`.
 
-    python benchmarks/simulator_scaling.py            # the table of docs/simulator.md
-    python benchmarks/simulator_scaling.py --quick    # the small half of it
+Synthetic: every stage fills the cluster with slices of tasks drawn at random, on runs of devices
+that begin elsewhere each time, so that nearly every boundary is a resharding between other devices,
+mostly across nodes: far worse than what a planner makes.
+
+    python benchmarks/simulator_scaling.py            # the tables of docs/simulator.md
+    python benchmarks/simulator_scaling.py --quick    # the small half of them
 """
 
 import random
@@ -14,7 +16,7 @@ import sys
 import time
 from dataclasses import replace
 
-from spindle_sim.cluster import Cluster, Gpu
+from spindle_sim.cluster import Cluster, Gpu, parse_cluster
 from spindle_sim.plan import (
     FORMAT_VERSION,
     Backward,
@@ -27,10 +29,17 @@ from spindle_sim.plan import (
     Slice,
 )
 from spindle_sim.plan.schedule import schedule
+from spindle_sim.planner import make_plan
 from spindle_sim.simulator import simulate
-from spindle_sim.workload import Block, Custom, Module, ModuleUse, Task, Workload
+from spindle_sim.workload import Block, Custom, Module, ModuleUse, Task, Workload, builtin_workload
 
-CASES = (  # devices, tasks, slices
+PLANNED = (  # nodes of eight A800, tasks
+    (2, 10),
+    (8, 10),
+    (32, 40),
+    (128, 100),
+)
+SYNTHETIC = (  # devices, tasks, slices
     (8, 4, 100),
     (16, 4, 100),
     (32, 10, 200),
@@ -49,20 +58,41 @@ BATCH = 512
 
 def main() -> None:
     """Print one line for each case."""
-    cases = CASES[:5] if "--quick" in sys.argv[1:] else CASES
-    print("devices  tasks  slices   spans  schedule_s  simulate_s  peak_process_MB")
-    for devices, tasks, slices in cases:
+    quick = "--quick" in sys.argv[1:]
+    print("plan       devices  tasks  slices   spans  schedule_s  simulate_s  (CPU)  process_MB")
+    for nodes, tasks in PLANNED[:2] if quick else PLANNED:
+        measure("planned", tasks, planned(nodes, tasks))
+    for devices, tasks, slices in SYNTHETIC[:5] if quick else SYNTHETIC:
         plan = synthetic_plan(devices, tasks, slices, random.Random(0))
-        began = time.perf_counter()
-        schedule(plan)
-        scheduled = time.perf_counter()
-        timeline = simulate(plan)
-        simulated = time.perf_counter()
-        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(
-            f"{devices:7} {tasks:6} {len(plan.slices):7} {len(timeline.spans):7}"
-            f" {scheduled - began:11.3f} {simulated - scheduled:11.3f} {peak_mb:16.0f}"
-        )
+        measure("synthetic", tasks, plan)
+
+
+def measure(name: str, num_tasks: int, plan: Plan) -> None:
+    """Simulate one plan and print what it took."""
+    began = time.perf_counter()
+    schedule(plan)
+    scheduled, cpu = time.perf_counter(), time.process_time()
+    timeline = simulate(plan)
+    simulated, cpu = time.perf_counter(), time.process_time() - cpu
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{name:9} {plan.cluster.num_devices:8} {num_tasks:6} {len(plan.slices):7}"
+        f" {len(timeline.spans):7} {scheduled - began:11.3f} {simulated - scheduled:11.3f}"
+        f" {cpu:6.2f} {peak_mb:11.0f}",
+        flush=True,
+    )
+
+
+def planned(num_nodes: int, num_tasks: int) -> Plan:
+    """Give the plan of `spindle` for so many tasks."""
+    workload = builtin_workload("multitask-clip")
+    tasks = [
+        replace(task, name=f"{task.name}-{copy}")
+        for copy in range(-(-num_tasks // len(workload.tasks)))
+        for task in workload.tasks
+    ]
+    workload = replace(workload, tasks=tuple(tasks[:num_tasks]))
+    return make_plan(workload, parse_cluster(f"a800:{num_nodes}x8"), "spindle")
 
 
 def synthetic_plan(num_devices: int, num_tasks: int, num_slices: int, rng: random.Random) -> Plan:

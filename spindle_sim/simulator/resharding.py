@@ -6,6 +6,7 @@ tensor-parallel ranks (see `plan/model.py`). What a device already holds stays w
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Layout", "Piece", "concatenated", "reshard"]
 
@@ -23,8 +24,7 @@ class Layout:
         return len(self.devices) // self.tp
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(NamedTuple):
     """Bytes that one device needs and one device gives; a copy where they are the same."""
 
     source: int
@@ -47,22 +47,20 @@ def reshard(source: Layout, target: Layout, size_bytes: float) -> tuple[Piece, .
     rank_of = {device: position // source.tp for position, device in enumerate(source.devices)}
     amounts: dict[tuple[int, int], float] = {}
     # In units of B / (dp * dp') every boundary is an integer.
-    total = source.dp * target.dp
-    for rank in range(target.dp):
-        begin, end = rank * source.dp, (rank + 1) * source.dp
+    from_dp, to_dp = source.dp, target.dp
+    unit_bytes = size_bytes / (from_dp * to_dp)
+    for rank in range(to_dp):
+        begin, end = rank * from_dp, (rank + 1) * from_dp
         receivers = target.devices[rank * target.tp : (rank + 1) * target.tp]
-        for giver in range(begin // target.dp, -(-end // target.dp)):
-            common = min(end, (giver + 1) * target.dp) - max(begin, giver * target.dp)
+        for giver in range(begin // to_dp, -(-end // to_dp)):
+            common = min(end, (giver + 1) * to_dp) - max(begin, giver * to_dp)
             for shard, receiver in enumerate(receivers):
                 sender = source.devices[giver * source.tp + shard % source.tp]
                 if rank_of.get(receiver) == giver:
                     sender = receiver
                 key = sender, receiver
-                amounts[key] = amounts.get(key, 0.0) + size_bytes * common / total
-    return tuple(
-        Piece(source=sender, target=receiver, bytes=amount)
-        for (sender, receiver), amount in amounts.items()
-    )
+                amounts[key] = amounts.get(key, 0.0) + unit_bytes * common
+    return tuple(Piece(*pair, amount) for pair, amount in amounts.items())
 
 
 def concatenated(pieces: Sequence[Piece]) -> tuple[Piece, ...]:

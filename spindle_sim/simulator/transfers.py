@@ -5,6 +5,7 @@ of the same size progress alike, so they are one demand on the network with a lo
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import simpy
 from simpy.events import Event
@@ -82,36 +83,45 @@ class Transfers:
         self, boundary: Boundary, started_s: float, ended: list[tuple[float, list[Piece]]]
     ) -> None:
         """Write one span for each device and direction: all of its messages of the boundary."""
-        sums: dict[tuple[int, Kind], tuple[float, float, set[int]]] = {}
+        roles: dict[Kind, dict[int, _Sum]] = {Kind.SEND: {}, Kind.RECEIVE: {}, Kind.COPY: {}}
         for end_s, pieces in ended:
-            for piece in pieces:
-                for device, kind, peer in _roles(piece):
-                    last_s, size, peers = sums.setdefault((device, kind), (started_s, 0.0, set()))
-                    peers.add(peer)
-                    sums[device, kind] = max(last_s, end_s), size + piece.bytes, peers
-        for (device, kind), (last_s, size, peers) in sums.items():
+            for source, target, size_bytes in pieces:
+                if source == target:
+                    _add(roles[Kind.COPY], source, _Sum(end_s, size_bytes, None))
+                else:
+                    _add(roles[Kind.SEND], source, _Sum(end_s, size_bytes, target))
+                    _add(roles[Kind.RECEIVE], target, _Sum(end_s, size_bytes, source))
+        for kind, sums in roles.items():
             owner = boundary.source if kind is Kind.SEND else boundary.target
-            only = min(peers) if len(peers) == 1 and kind is not Kind.COPY else None
-            self.record.communication.append(
+            self.record.communication += [
                 Note(
                     device,
                     started_s,
                     last_s,
                     kind,
                     boundary.phase,
-                    slice=owner.id,
-                    metaop=owner.metaop,
-                    task=boundary.task,
-                    size_bytes=size,
-                    peer=only,
+                    owner.id,
+                    owner.metaop,
+                    boundary.task,
+                    size_bytes,
+                    peer,
                 )
-            )
+                for device, (last_s, size_bytes, peer) in sums.items()
+            ]
 
 
-def _roles(piece: Piece) -> tuple[tuple[int, Kind, int], ...]:
-    if piece.is_local:
-        return ((piece.source, Kind.COPY, piece.source),)
-    return (
-        (piece.source, Kind.SEND, piece.target),
-        (piece.target, Kind.RECEIVE, piece.source),
-    )
+class _Sum(NamedTuple):
+    """The messages of one device in one direction: last end, bytes, the peer if it is one."""
+
+    end_s: float
+    size_bytes: float
+    peer: int | None
+
+
+def _add(sums: dict[int, _Sum], device: int, more: _Sum) -> None:
+    known = sums.get(device)
+    if known is not None:
+        end_s, size_bytes, peer = known
+        same = peer if peer == more.peer else None
+        more = _Sum(max(end_s, more.end_s), size_bytes + more.size_bytes, same)
+    sums[device] = more
