@@ -121,7 +121,8 @@ def task_groups(context: Context, count: int) -> tuple[tuple[str, ...], ...]:
         groups[lightest].append(task)
         loads[lightest] += kept[task]
     order = list(kept)
-    return tuple(tuple(sorted(group, key=order.index)) for group in groups if group)
+    found = [tuple(sorted(group, key=order.index)) for group in groups if group]
+    return tuple(sorted(found, key=lambda group: order.index(group[0])))
 
 
 def recompute_order(context: Context, metaops: Sequence[str]) -> list[str]:

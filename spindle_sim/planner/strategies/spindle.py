@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from spindle_sim.planner.allocate import Malleable
 from spindle_sim.planner.attach import Attachment, attach
 from spindle_sim.planner.context import Context
 from spindle_sim.planner.lanes import Costs, Lanes, Run
@@ -65,15 +66,17 @@ def merge_levels(
         if name not in attached and node.metaop.task in chosen
     }
     light = {m: a for m, a in attached.items() if context.graph.nodes[m].metaop.task in chosen}
+    beside = _beside(light)
     kept = [Merged(lanes=Lanes.idle(context.cluster.num_devices), runs=())]
     for level in _levels(before):
-        nodes = [context.graph.nodes[name] for name in level]
-        kept = _schedule(context, nodes, kept, before)
+        kept = _schedule(
+            context, [_burdened(context, name, beside) for name in level], kept, before
+        )
     drafts = []
     for merged in kept:
         heavy = _heavy_drafts(context, merged.runs, round_index)
-        beside = _light_drafts(context, light, [draft for _, draft in heavy], round_index)
-        drafts.append(_numbered([*heavy, *beside]))
+        lighter = _light_drafts(context, light, [draft for _, draft in heavy], round_index)
+        drafts.append(_numbered([*heavy, *lighter]))
     return drafts
 
 
@@ -88,25 +91,24 @@ def _levels(before: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
 
 def _schedule(
     context: Context,
-    nodes: Sequence[MetaNode],
+    metaops: Sequence[Malleable],
     kept: Sequence[Merged],
     before: Mapping[str, tuple[str, ...]],
 ) -> list[Merged]:
     """Add a level to the merged schedules kept so far; keep those that play out best."""
     num_devices = context.cluster.num_devices
-    metaops = [context.malleable(node.metaop.id) for node in nodes]
-    moves = [Moves.of(node, context.cluster) for node in nodes]
+    moves = [Moves.of(context.graph.nodes[metaop.id], context.cluster) for metaop in metaops]
     costs = Costs(
-        times_s={metaop.id: context.times_s(metaop.id) for metaop in metaops},
+        times_s={m.id: dict(zip(m.allocations, m.times_s, strict=True)) for m in metaops},
         predecessors=before,
-        moves={node.metaop.id: move for node, move in zip(nodes, moves, strict=True)},
+        moves={metaop.id: move for metaop, move in zip(metaops, moves, strict=True)},
     )
     candidates = schedule_level(
         metaops,
         num_devices,
         moves=moves,
         home=[len(kept[0].lanes.home(metaop.id, costs)) for metaop in metaops],
-        effort=_effort(len(nodes), num_devices),
+        effort=_effort(len(metaops), num_devices),
         rng=np.random.default_rng(context.seed),
     )
     merged = []
@@ -118,6 +120,36 @@ def _schedule(
             merged.append(Merged(lanes=lanes, runs=earlier.runs + later))
     merged.sort(key=lambda one: (one.lanes.makespan_s, len(one.runs)))
     return merged[: KEPT if num_devices * len(before) <= LARGE_LEVEL else 1]
+
+
+def _beside(light: Mapping[str, Attachment]) -> dict[str, list[str]]:
+    """Give the light MetaOps by the host whose time they add to."""
+    beside: dict[str, list[str]] = {}
+    for name, attachment in light.items():
+        beside.setdefault(attachment.hosts[0], []).append(name)
+    return beside
+
+
+def _burdened(context: Context, name: str, beside: Mapping[str, Sequence[str]]) -> Malleable:
+    """Give a heavy MetaOp with the time of its light ones spread over its operators."""
+    num_ops = context.graph.nodes[name].metaop.num_ops
+    times = dict(context.times_s(name))
+    for light in beside.get(name, ()):
+        curve = context.curve(light)
+        for n in times:
+            size = max((a for a in curve.allocations if a <= n), default=curve.allocations[0])
+            count = context.graph.nodes[light].metaop.num_ops
+            times[n] += count * curve.time_s(size) / num_ops
+    useful: dict[int, float] = {}
+    for n, time_s in times.items():
+        if time_s < min(useful.values(), default=float("inf")) * (1 - 1e-9):
+            useful[n] = time_s
+    return Malleable(
+        id=name,
+        num_ops=num_ops,
+        allocations=tuple(useful),
+        times_s=tuple(useful.values()),
+    )
 
 
 def _heavy_before(
