@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import jsonschema
+import pytest
 from pydantic import TypeAdapter
 
 from spindle_sim.report import timeline_schema, timeline_to_json
@@ -23,7 +24,11 @@ def test_the_document_holds_the_whole_timeline() -> None:
     assert TypeAdapter(Timeline).validate_json(timeline_to_json(empty)) == empty
 
 
-def test_the_published_schema_is_that_of_the_code_and_accepts_a_timeline() -> None:
+def test_the_published_schema_is_that_of_the_code_and_accepts_a_timeline(
+    request: pytest.FixtureRequest,
+) -> None:
+    if request.config.getoption("--update-golden"):
+        SCHEMA.write_text(json.dumps(timeline_schema(), indent=2) + "\n", encoding="utf-8")
     published = json.loads(SCHEMA.read_text(encoding="utf-8"))
     assert published == timeline_schema()
     validator = jsonschema.Draft202012Validator(published)
