@@ -70,10 +70,8 @@ def _place_sequentially(board: Board, stage: Sequence[int]) -> None:
         _check(draft, devices, board.context.cluster)
         board.put(index, Group(devices, draft.tp))
         free[list(devices)] = False
-        used = board.ledger.used_bytes()
-        worst = max(devices, key=lambda d: (used[d], -d))
-        if used[worst] > board.ledger.capacity_bytes:
-            raise board.ledger.shortage(worst, float(used[worst]))
+        if (board.ledger.used_bytes()[list(devices)] > board.ledger.capacity_bytes).any():
+            raise _worst(board, devices)
 
 
 def _place_with_backtracking(board: Board, stages: Sequence[Sequence[int]]) -> None:
@@ -204,18 +202,28 @@ def _depths(board: Board, stage: Sequence[int]) -> dict[int, int]:
 
 
 def _shortage(board: Board, stage: Sequence[int]) -> OutOfMemoryError:
-    """Give the error for the first slice of the stage that fits nowhere."""
+    """Give the error for the first slice of the stage that fits nowhere, put where it lacks least."""
     free = np.ones(board.context.cluster.num_devices, dtype=bool)
     for index in _by_memory(board, stage):
         draft = board.drafts[index]
-        full = np.where(free, board.ledger.bytes_with(draft), np.inf)
         chosen = select(board, index, free, memory_first=True)
-        if chosen is None:
-            device = int(np.argsort(full, kind="stable")[draft.num_devices - 1])
-            return board.ledger.shortage(device, float(full[device]))
-        board.put(index, chosen[0])
-        free[list(chosen[0].devices)] = False
+        if chosen is not None:
+            board.put(index, chosen[0])
+            free[list(chosen[0].devices)] = False
+            continue
+        full = np.where(free, board.ledger.bytes_with(draft), np.inf)
+        units = np.argsort(full.reshape(-1, draft.tp).max(axis=1), kind="stable")
+        firsts = np.sort(units[: draft.num_devices // draft.tp]) * draft.tp
+        devices = tuple(int(first) + rank for first in firsts for rank in range(draft.tp))
+        board.put(index, Group(devices, draft.tp))
+        return _worst(board, devices)
     raise AssertionError("the stage fits after all")
+
+
+def _worst(board: Board, devices: Sequence[int]) -> OutOfMemoryError:
+    used = board.ledger.used_bytes()
+    device = max(devices, key=lambda d: (used[d], -d))
+    return board.ledger.shortage(device, float(used[device]))
 
 
 def _check(draft: DraftSlice, devices: tuple[int, ...], cluster: Cluster) -> None:

@@ -19,9 +19,10 @@ __all__ = ["merge_rounds", "spindle"]
 # Above this many MetaOps x devices the search keeps fewer partial schedules, so that planning time
 # stays in seconds.
 LARGE_LEVEL = 4096
+SMALL_LEVEL = 8  # MetaOps
 
 # Merged schedules that are placed, to see which communicates least.
-KEPT = 4
+KEPT = 6
 
 Key = tuple[int, int, int]  # stage among the heavy MetaOps, before/within/after it, place there
 
@@ -168,10 +169,12 @@ def _heavy_before(
 
 
 def _effort(num_metaops: int, num_devices: int) -> SearchEffort:
-    if num_metaops * num_devices <= LARGE_LEVEL:
-        return SearchEffort()
-    return SearchEffort(num_buckets=16, width=1, num_perturbed=1, num_spans=4, num_results=3)
-
+    """Search small levels, which are cheap and leave least room to balance, most widely."""
+    if num_metaops * num_devices > LARGE_LEVEL:
+        return SearchEffort(num_buckets=16, width=1, num_perturbed=1, num_spans=4, num_results=3)
+    if num_metaops <= SMALL_LEVEL:
+        return SearchEffort(width=6, num_perturbed=5, num_spans=8, num_results=24)
+    return SearchEffort()
 
 def _heavy_drafts(
     context: Context, runs: Sequence[Run], round_index: int
