@@ -4,7 +4,7 @@ A pure function: all rates rise together; where a link is full, the streams on i
 and the others rise on. No stream can then gain without a stream of equal or smaller rate losing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 from math import inf
 
@@ -14,7 +14,9 @@ Loads = tuple[tuple[int, float], ...]  # (link, bytes on it per byte of the stre
 
 
 def fair_rates(
-    loads: Sequence[Loads], capacities: Sequence[float], limits: Sequence[float]
+    loads: Sequence[Loads],
+    capacities: Mapping[int, float] | Sequence[float],
+    limits: Sequence[float],
 ) -> list[float]:
     """Give the rate of each stream, in units of its own progress per second.
 

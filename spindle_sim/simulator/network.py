@@ -18,6 +18,7 @@ from spindle_sim.simulator.fairness import Loads, fair_rates
 __all__ = ["Demand", "Network"]
 
 _LAST = 2  # simpy priority: after everything else of the same instant
+_SAME_RATE = 1e-9  # relative
 _SAME_INSTANT = 1e-12  # relative; two ends that differ by rounding only are one event
 
 
@@ -48,7 +49,7 @@ class _Stream:
     since_s: float = 0.0  # when `left_bytes` was true
     finish_s: float = inf
     settled: int = 0  # when it was last given a rate, counted in settlings
-    links: tuple[int, ...] = ()  # those that limit it
+    loads: Loads = ()  # on the links that limit it
 
 
 @dataclass(slots=True, eq=False)
@@ -67,9 +68,10 @@ class Network:
     env: simpy.Environment
     capacities: Sequence[float]
     recomputed: int = 0  # streams whose rate was worked out anew, for the benchmarks
-    _users: dict[int, dict[int, _Stream]] = field(default_factory=dict)
+    _users: dict[int, dict[int, tuple[_Stream, float]]] = field(default_factory=dict)
     _finishes: list[tuple[float, int, _Stream]] = field(default_factory=list)
-    _touched: dict[int, None] = field(default_factory=dict)
+    _touched: dict[int, bool] = field(default_factory=dict)  # whether a stream arrived on the link
+    _least_ended: float = inf  # the lowest rate of a stream that has ended since
     _settling: bool = False
     _waking_s: float = inf
     _started: int = 0
@@ -110,10 +112,10 @@ class Network:
                 self._set_rate(stream, demand.limit_bytes_per_s)
                 self._wake_at_next_finish()
                 continue
-            stream.links = tuple(link for link, _ in loads)
-            for link in stream.links:
-                self._users.setdefault(link, {})[stream.number] = stream
-                self._touched[link] = None
+            stream.loads = loads
+            for link, load in loads:
+                self._users.setdefault(link, {})[stream.number] = stream, load
+                self._touched[link] = True
             self._settle_later()
 
     def _end(self, batch: _Batch, position: int) -> None:
@@ -133,44 +135,63 @@ class Network:
         self.env.schedule(event, priority=_LAST)  # type: ignore[arg-type]
 
     def _settle(self, _: Event) -> None:
-        """Give new rates to all streams connected to a link whose users changed."""
+        """Give new rates to all streams that a change of users can reach."""
         self._settling = False
-        for streams in self._components():
+        for streams, available in self._components(self._unchanged_below()):
             self.recomputed += len(streams)
             rates = fair_rates(
-                [stream.demand.loads for stream in streams],
-                self.capacities,
+                [stream.loads for stream in streams],
+                available,
                 [stream.demand.limit_bytes_per_s for stream in streams],
             )
             for stream, rate in zip(streams, rates, strict=True):
                 if rate != stream.rate:
                     self._set_rate(stream, rate)
         self._touched.clear()
+        self._least_ended = inf
         self._wake_at_next_finish()
 
-    def _components(self) -> Iterable[list[_Stream]]:
-        """Give the streams that share links, directly or through others, with a touched link."""
+    def _unchanged_below(self) -> float:
+        """Give the level up to which filling goes on as it did: slower streams keep their rates.
+
+        A stream that ended made no link full below its own rate; with new streams no link is full
+        before each user has an equal share.
+        """
+        level = self._least_ended
+        for link, has_arrival in self._touched.items():
+            if has_arrival:
+                total = sum(load for _, load in self._users[link].values())
+                level = min(level, self.capacities[link] / total) if total else level
+        return level * (1 - _SAME_RATE)
+
+    def _components(self, level: float) -> Iterable[tuple[list[_Stream], dict[int, float]]]:
+        """Give the streams that share links, directly or through others, with a touched link.
+
+        And what each of these links has left beside the streams slower than `level`.
+        """
         self._settled += 1
-        seen: set[int] = set()
+        available: dict[int, float] = {}
         for first in self._touched:
-            if first in seen:
+            if first in available:
                 continue
-            seen.add(first)
             links, found = [first], list[_Stream]()
+            available[first] = self.capacities[first]
             while links:
-                for stream in self._users[links.pop()].values():
-                    if stream.settled == self._settled:
-                        continue
-                    stream.settled = self._settled
-                    found.append(stream)
-                    for link in stream.links:
-                        if link not in seen:
-                            seen.add(link)
-                            links.append(link)
+                link = links.pop()
+                for stream, load in self._users[link].values():
+                    if 0.0 < stream.rate < level:
+                        available[link] -= stream.rate * load
+                    elif stream.settled != self._settled:
+                        stream.settled = self._settled
+                        found.append(stream)
+                        for other, _ in stream.loads:
+                            if other not in available:
+                                available[other] = self.capacities[other]
+                                links.append(other)
             if found:
                 # In order of arrival, so that rounding doesn't depend on where the search began.
                 found.sort(key=attrgetter("number"))
-                yield found
+                yield found, available
 
     def _set_rate(self, stream: _Stream, rate: float) -> None:
         now_s = self.env.now
@@ -204,9 +225,10 @@ class Network:
             if finish_s != stream.finish_s:
                 continue
             stream.finish_s = inf
-            for link in stream.links:
+            for link, _ in stream.loads:
                 del self._users[link][number]
-                self._touched[link] = None
+                self._touched.setdefault(link, False)
+            self._least_ended = min(self._least_ended, stream.rate)
             self._end(stream.batch, stream.position)
         if self._touched:
             self._settle_later()

@@ -1,9 +1,15 @@
+from collections.abc import Sequence
+from math import inf
+
 import pytest
 import simpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spindle_sim.cluster import Cluster, parse_cluster
 from spindle_sim.estimate import Estimator
 from spindle_sim.simulator.collectives import all_reduce_demand
+from spindle_sim.simulator.fairness import fair_rates
 from spindle_sim.simulator.links import Links, cluster_links
 from spindle_sim.simulator.network import Demand, Network
 from tests.builders import make_cluster
@@ -27,8 +33,13 @@ def message(links: Links, source: int, target: int, size_bytes: float) -> Demand
 
 def run(links: Links, starts: list[tuple[float, Demand]]) -> list[float]:
     """Give the end times of demands started at the given times."""
+    return run_on(links.capacities, starts)
+
+
+def run_on(capacities: Sequence[float], starts: list[tuple[float, Demand]]) -> list[float]:
+    """Give the end times on bare links."""
     env = simpy.Environment()
-    network = Network(env, links.capacities)
+    network = Network(env, capacities)
     ends = [0.0] * len(starts)
 
     def start(index: int, at_s: float, demand: Demand) -> "simpy.events.ProcessGenerator":
@@ -158,3 +169,54 @@ def test_a_large_all_reduce_on_a800_is_within_four_percent_of_a_measured_one(
     demand = all_reduce_demand(Estimator(cluster), links, mebibytes * 2.0**20, range(ranks))
     (simulated_s,) = run(links, [(0.0, demand)])
     assert 1e3 * simulated_s == pytest.approx(measured_ms, rel=0.04)
+
+
+def fluid_ends(capacities: list[float], starts: list[tuple[float, Demand]]) -> list[float]:
+    """Give the ends by the plainest reading: all rates anew at every arrival and end."""
+    left = {index: demand.size_bytes for index, (_, demand) in enumerate(starts)}
+    arrivals = sorted({at_s + demand.latency_s for at_s, demand in starts})
+    ends, now_s = [0.0] * len(starts), 0.0
+    while left:
+        active = [i for i in left if starts[i][0] + starts[i][1].latency_s <= now_s]
+        rates = fair_rates(
+            [starts[i][1].loads for i in active],
+            capacities,
+            [starts[i][1].limit_bytes_per_s for i in active],
+        )
+        steps = [left[i] / rate for i, rate in zip(active, rates, strict=True)]
+        step_s = min([*steps, *(at_s - now_s for at_s in arrivals if at_s > now_s)])
+        now_s = min([at_s for at_s in arrivals if at_s > now_s] + [now_s + step_s])
+        for i, rate in zip(active, rates, strict=True):
+            left[i] -= rate * step_s
+            if left[i] <= 1e-9 * starts[i][1].size_bytes:
+                ends[i] = now_s
+                del left[i]
+    return ends
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> tuple[list[float], list[tuple[float, Demand]]]:
+    num_links = draw(st.integers(1, 6))
+    capacities = draw(st.lists(st.integers(1, 20), min_size=num_links, max_size=num_links))
+    loads = st.dictionaries(
+        st.integers(0, num_links - 1), st.sampled_from([0.5, 1.0, 3.0]), min_size=1, max_size=3
+    )
+    demand = st.builds(
+        Demand,
+        size_bytes=st.integers(1, 40).map(float),
+        latency_s=st.sampled_from([0.0, 0.5]),
+        loads=loads.map(lambda use: tuple(sorted(use.items()))),
+        limit_bytes_per_s=st.sampled_from([inf, inf, 0.7, 5.0]),
+    )
+    start = st.integers(0, 12).map(lambda quarter: quarter / 4)
+    starts = draw(st.lists(st.tuples(start, demand), min_size=1, max_size=12))
+    return [float(capacity) for capacity in capacities], starts
+
+
+@given(traffic())
+@settings(max_examples=300, deadline=None)
+def test_working_out_only_what_a_change_can_reach_changes_no_end(
+    case: tuple[list[float], list[tuple[float, Demand]]],
+) -> None:
+    capacities, starts = case
+    assert run_on(capacities, starts) == pytest.approx(fluid_ends(capacities, starts), rel=1e-6)
