@@ -202,7 +202,7 @@ def _depths(board: Board, stage: Sequence[int]) -> dict[int, int]:
 
 
 def _shortage(board: Board, stage: Sequence[int]) -> OutOfMemoryError:
-    """Give the error for the first slice of the stage that fits nowhere, put where it lacks least."""
+    """Give the error for the first slice of the stage that fits nowhere."""
     free = np.ones(board.context.cluster.num_devices, dtype=bool)
     for index in _by_memory(board, stage):
         draft = board.drafts[index]

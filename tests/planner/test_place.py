@@ -1,0 +1,224 @@
+"""Device placement by the guidelines of section 3.5."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spindle_sim.cluster import Cluster
+from spindle_sim.errors import InfeasibleError
+from spindle_sim.planner.affinity import Group
+from spindle_sim.planner.board import Board
+from spindle_sim.planner.context import Context
+from spindle_sim.planner.memory_fit import OutOfMemoryError
+from spindle_sim.planner.metagraph import DraftSlice
+from spindle_sim.planner.place import place
+from tests.builders import make_cluster
+from tests.planner.drafting import Case, cases, make_context
+
+Placements = tuple[tuple[int, ...], ...]
+GIGA = 10**9
+
+
+def islands(cluster: Cluster, devices: Sequence[int]) -> set[int]:
+    return {cluster.island_of(device) for device in devices}
+
+
+def moved_s(context: Context, drafts: Sequence[DraftSlice], placements: Placements) -> float:
+    """Seconds of all transfers, one after the other."""
+    board = Board(context, drafts)
+    groups = [Group(devices, d.tp) for d, devices in zip(drafts, placements, strict=True)]
+    return sum(
+        item.directions * board.affinity.transfer_s(groups[item.source], group, item.size_bytes)
+        for inputs, group in zip(board.inputs, groups, strict=True)
+        for item in inputs
+    )
+
+
+@given(cases(), st.sampled_from(["spindle", "sequential"]))
+def test_every_slice_gets_devices_of_its_own(case: Case, method: str) -> None:
+    cluster = case.context.cluster
+    placements = place(case.context, case.drafts, method=method)
+    busy: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for draft, devices in zip(case.drafts, placements, strict=True):
+        assert len(devices) == draft.num_devices
+        assert set(devices) <= set(range(cluster.num_devices))
+        busy[draft.round, draft.stage] += devices
+        for start in range(0, len(devices), draft.tp):
+            ranks = devices[start : start + draft.tp]
+            assert ranks == tuple(range(ranks[0], ranks[0] + draft.tp))
+            assert ranks[0] % draft.tp == 0
+            assert len(islands(cluster, ranks)) == 1
+    for devices_of_stage in busy.values():
+        assert len(set(devices_of_stage)) == len(devices_of_stage)
+
+
+@given(cases())
+def test_the_same_drafts_get_the_same_devices(case: Case) -> None:
+    assert place(case.context, case.drafts) == place(case.context, case.drafts)
+
+
+def test_a_group_that_fits_in_an_island_gets_one() -> None:
+    context = make_context({"a": 1000}, {"t": ("a",), "u": ("a",), "v": ("a",)}, make_cluster(2, 4))
+    drafts = [
+        context.draft(f"{task}/a/x", num_devices=n, stage=0)
+        for task, n in zip("tuv", (2, 4, 2), strict=True)
+    ]
+    for devices in place(context, drafts):
+        assert len(islands(context.cluster, devices)) == 1
+
+
+def test_a_slice_stays_on_the_devices_that_hold_its_samples() -> None:
+    context = make_context(
+        {"a": 1000, "b": 1000}, {"t": ("a", "b"), "u": ("a", "b")}, make_cluster(2, 4)
+    )
+    drafts = [
+        context.draft("t/a/x", num_devices=4, stage=0),
+        context.draft("u/a/x", num_devices=4, stage=0),
+        context.draft("u/b/x", num_devices=4, stage=1),
+        context.draft("t/b/x", num_devices=4, stage=1),
+    ]
+    first, second, third, fourth = place(context, drafts)
+    assert (third, fourth) == (second, first)
+
+
+@pytest.mark.parametrize("larger", ["t", "u"])
+def test_the_larger_flow_keeps_the_device_that_two_slices_want(larger: str) -> None:
+    sizes = {"a": 1e7, "b": 1e7, "c": 1e3, "d": 1e3} | {"a" if larger == "u" else "b": 1e5}
+    context = make_context(
+        dict.fromkeys("abcd", 0),
+        {"t": ("a", "c"), "u": ("b", "d")},
+        make_cluster(2, 1),
+        output_bytes=sizes,
+    )
+    drafts = [
+        context.draft("t/a/x", num_devices=1, stage=0, devices=(0,)),
+        context.draft("u/b/x", num_devices=1, stage=1, devices=(0,)),
+        context.draft("t/c/x", num_devices=1, stage=2),
+        context.draft("u/d/x", num_devices=1, stage=2),
+    ]
+    *_, t, u = place(context, drafts)
+    assert (t if larger == "t" else u) == (0,)
+
+
+def test_a_task_that_shares_parameters_goes_where_they_are() -> None:
+    names = ("a", "b", "c", "d")
+    chains = {f"t{name}": (name,) for name in names} | {"sharer": ("c",)}
+    context = make_context(dict.fromkeys(names, 10**6), chains, make_cluster(4, 2))
+    drafts = [context.draft(f"t{name}/{name}/x", num_devices=2, stage=0) for name in names]
+    drafts.append(context.draft("sharer/c/x", num_devices=2, stage=1))
+    *_, holder, _, sharer = place(context, drafts)
+    assert sorted(sharer) == sorted(holder)
+
+
+def test_of_equal_groups_the_emptiest_is_taken() -> None:
+    context = make_context({"a": 10**8, "b": 10**5}, {"t": ("a",), "u": ("b",)}, make_cluster(2, 1))
+    drafts = [
+        context.draft("t/a/x", num_devices=1, stage=0),
+        context.draft("u/b/x", num_devices=1, stage=0, round_index=1),
+    ]
+    (large,), (small,) = place(context, drafts)
+    assert large != small
+
+
+def test_growing_from_four_to_eight_moves_half_of_the_samples() -> None:
+    context = make_context({"a": 0}, {"t": ("a",)}, make_cluster(1, 8), repeat=2)
+    drafts = [
+        context.draft("t/a/x", num_devices=4, stage=0, num_ops=1),
+        context.draft("t/a/x", num_devices=8, stage=1, first_op=1, num_ops=1),
+    ]
+    before, after = place(context, drafts)
+    for position, device in enumerate(before):
+        assert after.index(device) // 2 == position
+
+
+def test_sequential_placement_takes_consecutive_devices_from_zero() -> None:
+    context = make_context({"a": 1000}, {"t": ("a",), "u": ("a",)}, make_cluster(2, 4), repeat=2)
+    drafts = [
+        context.draft("t/a/x", num_devices=4, stage=0, num_ops=1),
+        context.draft("u/a/x", num_devices=2, stage=0, num_ops=2),
+        context.draft("t/a/x", num_devices=8, stage=1, first_op=1, num_ops=1),
+    ]
+    placements = place(context, drafts, method="sequential")
+    assert placements == ((0, 1, 2, 3), (4, 5), tuple(range(8)))
+
+
+def test_devices_that_a_strategy_chose_are_kept() -> None:
+    context = make_context({"a": 1000}, {"t": ("a",)}, make_cluster(2, 4))
+    drafts = [context.draft("t/a/x", num_devices=2, stage=0, devices=(6, 2))]
+    assert place(context, drafts) == ((6, 2),)
+
+
+def test_a_tensor_parallel_group_across_islands_is_refused() -> None:
+    context = make_context({"a": 1000}, {"t": ("a",)}, make_cluster(2, 4), tp={"a": 2})
+    drafts = [context.draft("t/a/x", num_devices=2, stage=0, devices=(3, 4))]
+    with pytest.raises(InfeasibleError, match="tensor-parallel devices 3, 4 span device islands"):
+        place(context, drafts)
+
+
+def full_devices() -> Context:
+    # States take 16 bytes a parameter of the 73.6 GB that a device may hold.
+    modules = {"x": int(1.3 * GIGA), "y": int(1.3 * GIGA), "z": int(2.5 * GIGA)}
+    return make_context(
+        modules, {"t": ("x", "y"), "u": ("z",)}, make_cluster(1, 2), output_bytes=1e6
+    )
+
+
+def test_backtracking_moves_an_earlier_slice_where_greed_leads_nowhere() -> None:
+    context = full_devices()
+    first = [
+        context.draft("t/x/x", num_devices=1, stage=0),
+        context.draft("t/y/x", num_devices=1, stage=1),
+    ]
+    drafts = [*first, context.draft("u/z/x", num_devices=2, stage=2)]
+    (x,), (y,) = place(context, first)
+    assert x == y  # alone, y stays with its samples, and that device is too full for z
+    (x,), (y,), z = place(context, drafts)
+    assert x != y
+    assert sorted(z) == [0, 1]
+
+
+def test_backtracking_reaches_back_over_several_stages() -> None:
+    modules = {"x": int(1.3 * GIGA), "y": int(1.3 * GIGA), "z": int(2.5 * GIGA), "s": 10}
+    chains = {"t": ("x", "y"), "u": ("z",), "v": ("s",)}
+    context = make_context(modules, chains, make_cluster(1, 2), repeat=1)
+    drafts = [
+        context.draft("t/x/x", num_devices=1, stage=0),
+        context.draft("t/y/x", num_devices=1, stage=1),
+        context.draft("v/s/x", num_devices=2, stage=2),
+        context.draft("u/z/x", num_devices=2, stage=3),
+    ]
+    (x,), (y,), _, _ = place(context, drafts)
+    assert x != y
+
+
+@pytest.mark.parametrize("method", ["spindle", "sequential"])
+def test_what_fits_nowhere_is_told_with_device_and_bytes(method: str) -> None:
+    context = make_context({"a": 5 * GIGA}, {"t": ("a",)}, make_cluster(1, 2))
+    drafts = [context.draft("t/a/x", num_devices=2, stage=0)]
+    with pytest.raises(OutOfMemoryError) as caught:
+        place(context, drafts, method=method)
+    error = caught.value
+    assert error.short_bytes == pytest.approx(16 * 5e9 + 8 * 3e6 - 0.92 * 80e9)
+    text = str(error)
+    assert f"device {error.device}: 5.98 GiB short" in text
+    assert "the states of a/x (74.51 GiB)" in text
+    assert "the activations of t/a/x (22.89 MiB)" in text
+    for remedy in ("more devices", "recomputation", "smaller batch", "tensor parallelism"):
+        assert remedy in text
+
+
+def test_the_error_names_whose_activations_fill_the_device() -> None:
+    context = make_context(
+        {"a": 1000, "b": 1000}, {"t": ("a", "b")}, make_cluster(1, 1), output_bytes=1e9
+    )
+    drafts = [
+        context.draft("t/a/x", num_devices=1, stage=0),
+        context.draft("t/b/x", num_devices=1, stage=1),
+    ]
+    with pytest.raises(OutOfMemoryError) as caught:
+        place(context, drafts)
+    assert caught.value.metaops == ("t/a/x", "t/b/x")
+    assert "t/a/x (44.70 GiB)" in str(caught.value)
