@@ -7,6 +7,7 @@ It knows no network and no simulator: the simulator without a network must give 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spindle_sim.errors import PlanError
 from spindle_sim.plan.model import Backward, Flow, Plan, Slice
@@ -22,8 +23,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class Operation(NamedTuple):
     """The forward or the backward of `plan.slices[slice_index]`."""
 
     slice_index: int
@@ -139,14 +139,13 @@ def _order_key(item: Slice) -> tuple[int, int, float, str]:
 
 def _predecessors(plan: Plan, order: Sequence[Operation]) -> list[set[int]]:
     """Give, for each operation, the positions of those that it waits for."""
-    predecessors: list[set[int]] = [set() for _ in order]
+    predecessors: list[set[int]] = []
     last: dict[int, int] = {}
     for position, op in enumerate(order):
-        for device in plan.slices[op.slice_index].devices:
-            if device in last:
-                predecessors[position].add(last[device])
-            last[device] = position
-    position_of = {(op.slice_index, op.backward): position for position, op in enumerate(order)}
+        devices = plan.slices[op.slice_index].devices
+        predecessors.append({last[device] for device in devices if device in last})
+        last.update(dict.fromkeys(devices, position))
+    position_of: dict[tuple[int, bool], int] = {op: at for at, op in enumerate(order)}
     index_of = {item.id: index for index, item in enumerate(plan.slices)}
     for source, target, gradient in _ends(plan.flows, index_of):
         predecessors[position_of[target, False]].add(position_of[source, False])
