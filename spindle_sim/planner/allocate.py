@@ -117,23 +117,25 @@ class Relaxation:
         Newton's method on f(u) = sum_m n_m(L_m u), u = 1 / C: f is convex, increasing and
         piecewise linear, so it ends in a few exact steps.
         """
-        critical_s = np.max(num_ops * self.fastest_s, axis=-1)
+        shape = num_ops.shape[:-1]
+        rows = num_ops.reshape(-1, num_ops.shape[-1])
+        critical_s = np.max(rows * self.fastest_s, axis=-1)
         busy = critical_s > 0
         inverse = 1.0 / np.where(busy, critical_s, 1.0)
-        scaled = num_ops[..., None] * self.slopes
+        scaled = rows[:, :, None] * self.slopes
+        flat, width = scaled.reshape(-1), scaled.shape[-1]
+        begins = np.arange(0, flat.size, width)
         for _ in range(40):
-            lines = scaled * inverse[..., None, None] - self.offsets
-            best = np.argmax(lines, axis=-1)[..., None]
-            used = np.take_along_axis(lines, best, axis=-1)[..., 0].sum(axis=-1)
-            slope = np.take_along_axis(scaled, best, axis=-1)[..., 0].sum(axis=-1)
+            lines = (scaled * inverse[:, None, None] - self.offsets).reshape(-1, width)
+            best = begins + lines.argmax(axis=-1)
+            used = lines.reshape(-1)[best].reshape(rows.shape).sum(axis=-1)
             excess = used - self.num_devices
-            step = np.where(
-                (excess > TOLERANCE) & busy, excess / np.where(slope > 0, slope, 1.0), 0.0
-            )
-            if not step.any():
+            above = (excess > TOLERANCE) & busy
+            if not above.any():
                 break
-            inverse = inverse - step
-        return np.where(busy, 1.0 / inverse, 0.0)
+            slope = flat[best].reshape(rows.shape).sum(axis=-1)
+            inverse = inverse - np.where(above, excess, 0.0) / np.where(above, slope, 1.0)
+        return np.where(busy, 1.0 / inverse, 0.0).reshape(shape)
 
     def allocations(self, num_ops: Floats, optimum_s: float) -> Floats:
         """Give n*_m, shape (M,), for remaining counts (M,) at their optimum C*."""

@@ -5,7 +5,7 @@ mirrors the forward. Transfers count both ways where gradients flow back.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from spindle_sim.estimate.memory import GRADIENT_BYTES, shard_parameters
 from spindle_sim.plan import Backward
 from spindle_sim.planner.affinity import Affinity, Group
+from spindle_sim.planner.claims import Claims
 from spindle_sim.planner.context import Context
 from spindle_sim.planner.memory_fit import Ledger
 from spindle_sim.planner.metagraph import DraftSlice
@@ -21,7 +22,8 @@ from spindle_sim.planner.metagraph import DraftSlice
 __all__ = ["Board", "Cost", "Input", "Spread", "Weights"]
 
 Floats = npt.NDArray[np.float64]
-_NOWHERE, _SEVERAL = -1, -2
+# A slice that takes this many times longer decides where the one before it should be.
+HEAVY = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +63,13 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Where the trained parameters of a draft lie: (island, synchronized yet) -> operators."""
+    """Where the trained parameters of a draft lie: (islands, shared yet) -> operators.
+
+    Island i is bit i.
+    """
 
     op_bytes: float
-    islands: dict[tuple[int, bool], int]
+    islands: Counter[tuple[int, bool]]
 
 
 @dataclass(slots=True)
@@ -78,10 +83,11 @@ class Board:
     affinity: Affinity = field(init=False)
     inputs: list[list[Input]] = field(init=False)
     durations_s: list[float] = field(init=False)
+    followers: dict[int, int] = field(init=False)  # light slice -> heavy one that it leads to
     groups: dict[int, Group] = field(default_factory=dict)
     ends_s: dict[int, float] = field(default_factory=dict)
     free_s: Floats = field(init=False)
-    claims_s: Floats = field(init=False)  # what others of the stage would lose with each device
+    claims: Claims = field(init=False)  # of the stage under way
     _history: list[tuple[int, Floats]] = field(default_factory=list)
     _network_share: float = field(init=False)
 
@@ -94,11 +100,13 @@ class Board:
         port = context.cluster.gpu.collective_bandwidth_bytes_per_s
         self._network_share = min(nics, port)
         self.inputs = _inputs(context, self.drafts)
-        self.free_s, self.claims_s = np.zeros((2, context.cluster.num_devices))
+        self.free_s = np.zeros(context.cluster.num_devices)
+        self.begin_stage(())
         self.durations_s = [
             draft.num_ops * context.curve(draft.metaop).time_s(draft.num_devices)
             for draft in self.drafts
         ]
+        self.followers = self._followers()
 
     def put(self, index: int, group: Group) -> None:
         """Place a draft on a group."""
@@ -119,14 +127,23 @@ class Board:
         del self.ends_s[index]
         return index
 
+    def begin_stage(self, stage: Iterable[int]) -> None:
+        """Free all devices but those that drafts of the stage have, and count everyone's claims."""
+        cluster = self.context.cluster
+        free = np.ones(cluster.num_devices, dtype=bool)
+        self.claims = Claims(cluster.num_islands, free)
+        for index in stage:
+            free[list(self.drafts[index].devices or ())] = False
+            self.claim(index, 1)
+
     def claim(self, index: int, sign: int) -> None:
-        """Count (or, with -1, stop counting) what the draft loses if others take its samples."""
+        """Count (or, with -1, stop counting) that the draft wants to stay with its samples."""
         n = self.drafts[index].num_devices
         for item in self.inputs[index]:
             source = self.groups.get(item.source)
             if source is not None:
-                share = item.directions * item.size_bytes / max(n, len(source.devices))
-                self.claims_s[source.ranks] += sign * share / self.network_share()
+                seconds = item.directions * item.size_bytes / self.network_share()
+                self.claims.change(source, sign * n, sign * seconds)
 
     def sources(self, index: int) -> set[int]:
         """Give the drafts that flow into this one."""
@@ -143,36 +160,50 @@ class Board:
             return None
         return self.groups[max(inputs, key=lambda item: item.size_bytes).source]
 
-    def cost(self, index: int, group: Group, spread: Spread | None) -> Cost:
+    def cost(self, index: int, group: Group, spreads: Sequence[Spread]) -> Cost:
         """Give what it costs to run the draft on the group."""
         start_s, transfer_s = self._start(index, group)
-        sync_s = 0.0 if spread is None else self._sync_s(spread, group)
+        sync_s = sum(self._sync_s(spread, group) for spread in spreads)
         columns = np.array(group.devices)
-        claims = np.bincount(self.affinity.island[columns], weights=self.claims_s[columns])
         idle_s = float((start_s - self.free_s[columns]).sum()) / len(self.free_s)
-        return Cost(start_s, transfer_s, sync_s, float(claims.max()), idle_s)
+        return Cost(start_s, transfer_s, sync_s, self.claims.lost_s(group), idle_s)
 
     def gradient_bytes(self, draft: DraftSlice) -> float:
         """Give what a device synchronizes of each of the draft's operators."""
         metaop = self.context.graph.nodes[draft.metaop].metaop
         return 0.0 if metaop.frozen else GRADIENT_BYTES * shard_parameters(metaop, draft.tp)
 
-    def spread(self, draft: DraftSlice) -> Spread | None:
-        """Give where the draft's trained parameters lie so far; None where it trains none."""
+    def spreads(self, index: int) -> list[Spread]:
+        """Give where the trained parameters of the draft, and of what follows on its group, lie."""
+        chain = [index]
+        while chain[-1] in self.followers:
+            chain.append(self.followers[chain[-1]])
+        found = (self._spread(self.drafts[i]) for i in chain)
+        return [spread for spread in found if spread is not None]
+
+    def _spread(self, draft: DraftSlice) -> Spread | None:
         op_bytes = self.gradient_bytes(draft)
         if not op_bytes:
             return None
         rows = self.ledger.held(draft)[draft.first_op : draft.first_op + draft.num_ops] != 0
         size = self.context.cluster.island_size
-        islands = rows.reshape(len(rows), -1, size).any(axis=2)
-        spans = islands.sum(axis=1)
-        where = np.where(spans == 1, islands.argmax(axis=1), _SEVERAL)
-        where[spans == 0] = _NOWHERE
-        shared = rows.sum(axis=1) > draft.tp
-        return Spread(
-            op_bytes,
-            Counter(zip(where.tolist(), shared.tolist(), strict=True)),
+        islands = np.packbits(
+            rows.reshape(len(rows), -1, size).any(axis=2), axis=1, bitorder="little"
         )
+        masks = [int.from_bytes(row.tobytes(), "little") for row in islands]
+        shared = rows.sum(axis=1) > draft.tp
+        return Spread(op_bytes, Counter(zip(masks, shared.tolist(), strict=True)))
+
+    def _followers(self) -> dict[int, int]:
+        """Give for each light slice the heavy one that its samples go to and that has its size."""
+        followers: dict[int, int] = {}
+        for index, inputs in enumerate(self.inputs):
+            for item in inputs:
+                light, heavy = self.drafts[item.source], self.drafts[index]
+                same = (light.num_devices, light.tp) == (heavy.num_devices, heavy.tp)
+                if same and self.durations_s[index] >= HEAVY * self.durations_s[item.source]:
+                    followers[item.source] = index
+        return followers
 
     def _start(self, index: int, group: Group) -> tuple[float, float]:
         start_s, transfer_s = float(self.free_s[np.array(group.devices)].max()), 0.0
@@ -183,20 +214,25 @@ class Board:
         return start_s, transfer_s
 
     def _sync_s(self, spread: Spread, group: Group) -> float:
-        """Give by how much synchronization grows: the widest link class that a shard then spans."""
+        """Give by how much synchronization grows.
+
+        A shard within an island synchronizes over its links. One that spans islands does so over
+        the NICs of each: half of that counts at once, half by the part of all islands that it
+        loads, since groups of other islands synchronize meanwhile.
+        """
         cluster = self.context.cluster
         near_s = 2 * spread.op_bytes / cluster.gpu.collective_bandwidth_bytes_per_s
         far_s = 2 * spread.op_bytes / self.network_share()
-        taken = set((np.array(group.devices) // cluster.island_size).tolist())
+        taken = sum(1 << i for i in set(self.affinity.island[group.ranks.ravel()].tolist()))
         total_s = 0.0
-        for (island, shared), count in spread.islands.items():
-            if island == _SEVERAL:
-                continue
-            together = taken if island == _NOWHERE else taken | {island}
-            before_s = near_s if shared else 0.0
-            # Whether the only holder is this very device doesn't matter much: near is cheap.
-            after_s = near_s if group.dp > 1 or island != _NOWHERE else 0.0
-            total_s += count * ((far_s if len(together) > 1 else after_s) - before_s)
+        for (mask, shared), count in spread.islands.items():
+            before, after = mask.bit_count(), (mask | taken).bit_count()
+            if after > 1:
+                loaded = after - (before if before > 1 else 0)
+                total_s += count * far_s * 0.5 * ((before <= 1) + loaded / cluster.num_islands)
+            elif not shared and (group.dp > 1 or mask):
+                # Whether the only holder is this very device doesn't matter much: near is cheap.
+                total_s += count * near_s
         return total_s
 
     def network_share(self) -> float:

@@ -36,6 +36,10 @@ from spindle_sim.workload import Workload
 
 __all__ = ["PLACEMENTS", "STRATEGIES", "NamedStrategy", "equation_11_s", "make_plan"]
 
+# Ways to form rounds that leave about the best optimum are all planned: the forecast decides.
+ALTERNATIVES = 2
+NEAR = 1.004
+
 PLACEMENTS = ("spindle", "sequential")
 
 
@@ -86,7 +90,7 @@ def make_plan(
     _check_placement(placement)
     estimator = estimator or Estimator(cluster, profile)
     graph = contract(workload)
-    choices = []
+    choices: list[tuple[Choice, Context]] = []
     for settings in degrees(workload, graph, cluster):
         context = Context(
             workload=workload,
@@ -96,14 +100,20 @@ def make_plan(
             settings=settings,
             seed=seed,
         )
-        choices.append((choose(context, list(_groupings(context, named))), context))
+        found = choose(context, list(_groupings(context, named)))
+        choices += [(choice, context) for choice in found[:ALTERNATIVES]]
     choices.sort(key=lambda pair: pair[0].optimum_s)
+    plans: list[Plan] = []
     refused: InfeasibleError | None = None
     for choice, context in choices:
+        if plans and choice.optimum_s > NEAR * choices[0][0].optimum_s:
+            break
         try:
-            return _plan(context, choice, strategy, named, placement)
+            plans.append(_plan(context, choice, strategy, named, placement))
         except InfeasibleError as error:
             refused = refused or error
+    if plans:
+        return min(plans, key=lambda plan: forecast_s(plan, estimator))
     assert refused is not None, "there is always at least one choice of settings"
     raise refused
 

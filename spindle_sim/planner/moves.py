@@ -5,7 +5,7 @@ are. The rest leaves through the links of the smaller group: its islands' NICs w
 spans islands, else its own ports.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spindle_sim.cluster import Cluster
 from spindle_sim.planner.metagraph import MetaNode
@@ -36,6 +36,10 @@ class Moves:
             network_bytes_per_s=nics * cluster.island_size / cluster.devices_per_node,
             latency_s=directions * cluster.network_latency_s,
         )
+
+    def weighed(self, weight: float) -> "Moves":
+        """Give moves that are `weight` times as dear."""
+        return replace(self, flow_bytes=weight * self.flow_bytes, latency_s=weight * self.latency_s)
 
     def seconds(self, source: int, target: int) -> float:
         """Give the time from `source` to `target` devices; 0 where nothing moves."""

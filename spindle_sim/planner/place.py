@@ -136,23 +136,18 @@ def _orders(board: Board, stage: Sequence[int], *, memory_first: bool) -> list[t
 
 def _try(board: Board, order: Sequence[int], *, memory_first: bool) -> list[Cost] | None:
     """Place the drafts in this order; gives what each costs, or None with nothing placed."""
-    free = np.ones(board.context.cluster.num_devices, dtype=bool)
-    for index in order:
-        free[list(board.drafts[index].devices or ())] = False
-    board.claims_s[:] = 0.0
-    for index in order:
-        board.claim(index, 1)
+    board.begin_stage(order)
     costs: list[Cost] = []
     for index in order:
         board.claim(index, -1)
-        chosen = select(board, index, free, memory_first=memory_first)
+        chosen = select(board, index, memory_first=memory_first)
         if chosen is None:
             for _ in costs:
                 board.take_back()
             return None
         group, cost = chosen
         board.put(index, group)
-        free[list(group.devices)] = False
+        board.claims.free[list(group.devices)] = False
         costs.append(cost)
     return costs
 
@@ -203,10 +198,12 @@ def _depths(board: Board, stage: Sequence[int]) -> dict[int, int]:
 
 def _shortage(board: Board, stage: Sequence[int]) -> OutOfMemoryError:
     """Give the error for the first slice of the stage that fits nowhere."""
-    free = np.ones(board.context.cluster.num_devices, dtype=bool)
-    for index in _by_memory(board, stage):
+    order = _by_memory(board, stage)
+    board.begin_stage(order)
+    free = board.claims.free
+    for index in order:
         draft = board.drafts[index]
-        chosen = select(board, index, free, memory_first=True)
+        chosen = select(board, index, memory_first=True)
         if chosen is not None:
             board.put(index, chosen[0])
             free[list(chosen[0].devices)] = False

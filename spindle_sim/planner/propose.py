@@ -77,6 +77,11 @@ class LevelProblem:
             tuple(home or (0,) * len(metaops)),
         )
 
+    def rates(self, candidate: Candidate) -> Floats:
+        """Give operators per second of each MetaOp, shape (M,)."""
+        times = zip(self.times_s, candidate, strict=True)
+        return np.array([1.0 / by_n[n] if n else 0.0 for by_n, n in times])
+
 
 def propose(
     problem: LevelProblem,

@@ -10,6 +10,7 @@ allocation in the next stage carries on within an operator, one that stops or ch
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import ceil, floor
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +49,26 @@ class _Partial:
     stages: tuple[tuple[Candidate, tuple[float, ...]], ...]  # devices, operators done (real)
 
 
+@dataclass(slots=True)
+class _Child:
+    """A stage more than its base has; made a partial schedule only if it is kept."""
+
+    base: _Partial
+    candidate: Candidate
+    elapsed_s: float
+    left: Floats
+    done: Floats  # in the stage
+    bound_s: float = 0.0
+    finished: bool = False
+
+    @property
+    def partial(self) -> _Partial:
+        """Give the schedule with the stage."""
+        home = tuple(n or self.base.home[m] for m, n in enumerate(self.candidate))
+        stages = (*self.base.stages, (self.candidate, tuple(self.done.tolist())))
+        return _Partial(self.elapsed_s, self.bound_s, self.left, self.candidate, home, stages)
+
+
 def schedule_level(
     metaops: Sequence[Malleable],
     num_devices: int,
@@ -69,30 +90,37 @@ def schedule_level(
     counts = np.array([float(metaop.num_ops) for metaop in metaops])
     optimum_s = float(problem.relaxation.optimum(counts))
     idle: Candidate = (0,) * len(metaops)
-    buckets: list[list[_Partial]] = [[] for _ in range(effort.num_buckets)]
-    buckets[0].append(_Partial(0.0, optimum_s, counts, idle, problem.home, ()))
-    done: list[_Partial] = []
+    start = _Partial(0.0, optimum_s, counts, idle, problem.home, ())
+    buckets: list[list[_Child]] = [[] for _ in range(effort.num_buckets)]
+    done = _place(buckets, _expand(problem, start, effort, rng), 0)
     for index in range(effort.num_buckets):
         # A stage may be too short to leave its bucket: the bucket is worked off until it is empty.
         while buckets[index]:
-            kept = sorted(buckets[index], key=lambda p: p.bound_s)[: effort.width]
+            kept = sorted(buckets[index], key=lambda child: child.bound_s)[: effort.width]
             buckets[index] = []
-            for partial in kept:
-                for child in _expand(problem, partial, effort, rng):
-                    if not child.remaining.any():
-                        done.append(child)
-                        continue
-                    progress = child.elapsed_s / child.bound_s
-                    place = min(int(progress * effort.num_buckets), effort.num_buckets - 1)
-                    buckets[max(place, index)].append(child)
-    done.sort(key=lambda p: p.bound_s)
-    schedules = dict.fromkeys(_whole_runs(problem, p) for p in done[: 2 * effort.num_results])
+            for child in kept:
+                done += _place(buckets, _expand(problem, child.partial, effort, rng), index)
+    done.sort(key=lambda child: child.bound_s)
+    best = done[: 2 * effort.num_results]
+    schedules = dict.fromkeys(_whole_runs(problem, child.partial) for child in best)
     return list(schedules)[: effort.num_results]
+
+
+def _place(buckets: list[list[_Child]], children: list[_Child], index: int) -> list[_Child]:
+    """Put unfinished children where their progress belongs; give the finished ones."""
+    finished = []
+    for child in children:
+        if child.finished:
+            finished.append(child)
+            continue
+        place = int(child.elapsed_s / child.bound_s * len(buckets))
+        buckets[max(index, min(place, len(buckets) - 1))].append(child)
+    return finished
 
 
 def _expand(
     problem: LevelProblem, partial: _Partial, effort: SearchEffort, rng: np.random.Generator
-) -> list[_Partial]:
+) -> list[_Child]:
     candidates = propose(
         problem,
         partial.remaining,
@@ -100,33 +128,31 @@ def _expand(
         rng=rng,
         num_perturbed=effort.num_perturbed,
     )
-    finished: list[_Partial] = []
-    children: list[tuple[_Partial, Candidate, Floats, float]] = []
+    children: list[_Child] = []
     for candidate in candidates:
         base = _change_over(problem, partial, candidate)
         if not base.remaining.any():  # completing what was in hand completed everything
-            finished.append(replace(base, bound_s=base.elapsed_s))
+            nothing = np.zeros_like(base.remaining)
+            children.append(_Child(base, candidate, base.elapsed_s, nothing, nothing))
             continue
-        rates = _rates(problem, candidate)
-        for span_s in _spans(base.remaining, rates, effort.num_spans):
-            done = np.minimum(base.remaining, rates * span_s)
-            done = np.where(base.remaining - done < NOTHING, base.remaining, done)
-            children.append((base, candidate, done, span_s))
+        pace = problem.rates(candidate)
+        children += [
+            _Child(base, candidate, base.elapsed_s + span_s, base.remaining, pace * span_s)
+            for span_s in _spans(base.remaining, pace, effort.num_spans)
+        ]
     if not children:
-        return finished
-    left = np.array([base.remaining - done for base, _, done, _ in children])
-    ahead = problem.relaxation.optimum(left)
-    return finished + [
-        _Partial(
-            base.elapsed_s + span_s,
-            base.elapsed_s + span_s + float(ahead[i]),
-            left[i],
-            candidate,
-            tuple(n or base.home[m] for m, n in enumerate(candidate)),
-            (*base.stages, (candidate, tuple(done))),
-        )
-        for i, (base, candidate, done, span_s) in enumerate(children)
-    ]
+        return children
+    before = np.array([child.left for child in children])
+    done_ops = np.minimum(before, np.array([child.done for child in children]))
+    done_ops = np.where(before - done_ops < NOTHING, before, done_ops)
+    left = before - done_ops
+    ahead = problem.relaxation.optimum(left).tolist()
+    pending = (left > 0).any(axis=1).tolist()
+    for i, child in enumerate(children):
+        child.left, child.done = left[i], done_ops[i]
+        child.bound_s = child.elapsed_s + ahead[i]
+        child.finished = not pending[i]
+    return children
 
 
 def _change_over(problem: LevelProblem, partial: _Partial, candidate: Candidate) -> _Partial:
@@ -168,37 +194,32 @@ def _rounded(
     """Give whole remaining counts of the MetaOps that stop within an operator, and the wait."""
     rounded: dict[int, float] = {}
     delay_s = 0.0
-    for m, n in enumerate(partial.running):
-        left = float(partial.remaining[m])
-        fraction = left - np.floor(left + NOTHING)
+    for m, (n, left) in enumerate(zip(partial.running, partial.remaining.tolist(), strict=True)):
+        fraction = left - floor(left + NOTHING)
         if n == 0 or n == candidate[m] or fraction <= NOTHING:
             continue
         if fraction <= HALF:  # so much is left of the operator in hand
             delay_s = max(delay_s, fraction * problem.times_s[m][n])
-            rounded[m] = float(np.floor(left))
+            rounded[m] = float(floor(left))
         else:
-            rounded[m] = float(np.ceil(left))
+            rounded[m] = float(ceil(left))
     return rounded, delay_s
-
-
-def _rates(problem: LevelProblem, candidate: Candidate) -> Floats:
-    return np.array([1.0 / problem.times_s[m][n] if n else 0.0 for m, n in enumerate(candidate)])
 
 
 def _spans(remaining: Floats, rates: Floats, num_spans: int) -> list[float]:
     """Give time spans worth trying (Alg. 1, line 5): to the end of a member, or of an operator."""
-    members = np.flatnonzero((rates > 0) & (remaining > 0))
-    ends = np.sort(remaining[members] / rates[members])
-    if not len(ends):
+    pairs = zip(remaining.tolist(), rates.tolist(), strict=True)
+    members = [(left / rate, left, rate) for left, rate in pairs if rate > 0 and left > 0]
+    if not members:
         return []
-    shortest = float(ends[0])
-    spans = [float(end) for end in ends[: max(2, num_spans // 2)]]
-    # Operator ends of the members, spread over the time until the first member is through.
-    m = members[int(np.argmax(remaining[members] / rates[members]))]
+    ends = sorted(end for end, _, _ in members)
+    spans = ends[: max(2, num_spans // 2)]
+    # Operator ends of the longest member, spread over the time until the first member is through.
+    _, left, rate = max(members)
+    first = left - floor(left + NOTHING) or 1.0
     for share in (0.25, 0.5, 0.8)[: num_spans - len(spans)]:
-        first = float(remaining[m] - np.floor(remaining[m] + NOTHING)) or 1.0
-        steps = max(0.0, np.floor((share * shortest * rates[m]) - first))
-        spans.append((first + steps) / float(rates[m]))
+        steps = max(0.0, floor(share * ends[0] * rate - first))
+        spans.append((first + steps) / rate)
     unique = sorted({span for span in spans if span > 0})
     return [span for i, span in enumerate(unique) if i == 0 or span > unique[i - 1] * (1 + 1e-9)]
 

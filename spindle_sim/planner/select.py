@@ -4,7 +4,7 @@ Guidelines: samples and parameters stay where they are, else within the island; 
 groups, the one with most memory left. A device that can't hold the slice is no candidate.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -23,37 +23,35 @@ Bools = npt.NDArray[np.bool_]
 MEMORY_WEIGHT = 0.02
 
 
-def select(
-    board: Board, index: int, free: Bools, *, memory_first: bool = False
-) -> tuple[Group, Cost] | None:
+def select(board: Board, index: int, *, memory_first: bool = False) -> tuple[Group, Cost] | None:
     """Give the best group of free devices for a draft with what it costs; None if none fits.
 
     With `memory_first` the emptiest devices are taken, whatever the communication.
     """
     draft = board.drafts[index]
     full = board.ledger.bytes_with(draft) / board.ledger.capacity_bytes
-    spread = board.spread(draft)
+    spreads = board.spreads(index)
     if draft.devices is not None:
         group = Group(draft.devices, draft.tp)
         fits = bool((full[np.array(draft.devices)] <= 1.0).all())
-        return (group, board.cost(index, group, spread)) if fits else None
-    usable = free & (full <= 1.0)
+        return (group, board.cost(index, group, spreads)) if fits else None
+    usable = board.claims.free & (full <= 1.0)
     source = board.main_source(index)
     if memory_first:
         groups = _groups(draft, board, usable, full[None, :])
     else:
         if source is not None and _stays(draft, source, usable):
-            cost = board.cost(index, source, spread)
+            cost = board.cost(index, source, spreads)
             little_s = MEMORY_WEIGHT * board.durations_s[index]
             if cost.sync_s < little_s and cost.start_s <= board.ready_s(index):
                 return source, cost
-        groups = _groups(draft, board, usable, _scores(board, index, full, spread))
+        groups = _groups(draft, board, usable, _scores(board, index, full, spreads))
         groups += list(_shrunk(draft, source, usable))
     best: tuple[Group, Cost] | None = None
     least_s = float("inf")
     for devices in dict.fromkeys(groups):
         group = Group(board.affinity.arranged(devices, draft.tp, source), draft.tp)
-        cost = board.cost(index, group, spread)
+        cost = board.cost(index, group, spreads)
         seconds = _seconds(board, index, cost, full, group)
         if seconds < least_s:
             best, least_s = (group, cost), seconds
@@ -83,11 +81,11 @@ def _stays(draft: DraftSlice, source: Group, usable: Bools) -> bool:
     )
 
 
-def _scores(board: Board, index: int, full: Floats, spread: Spread | None) -> Floats:
+def _scores(board: Board, index: int, full: Floats, spreads: Sequence[Spread]) -> Floats:
     """Give rows of seconds by device: all guidelines together, then each on its own."""
     draft = board.drafts[index]
-    away = _away_s(board, index) + board.claims_s
-    missing = _missing_s(board, draft, spread)
+    away = _away_s(board, index)
+    missing = _missing_s(board, draft, spreads)
     wait = np.maximum(board.free_s - board.ready_s(index), 0.0)
     balance = MEMORY_WEIGHT * board.durations_s[index] * full
     little = 1e-3 * (away + missing + wait) + balance / draft.num_devices
@@ -113,21 +111,21 @@ def _away_s(board: Board, index: int) -> Floats:
     return away
 
 
-def _missing_s(board: Board, draft: DraftSlice, spread: Spread | None) -> Floats:
+def _missing_s(board: Board, draft: DraftSlice, spreads: Sequence[Spread]) -> Floats:
     """Give the seconds of synchronization that a device adds, by device."""
     cluster = board.context.cluster
-    missing = board.ledger.missing_ops(draft)
-    if spread is None:
-        return np.zeros(cluster.num_devices)
-    near = 2 * spread.op_bytes / cluster.gpu.collective_bandwidth_bytes_per_s
-    far = 2 * spread.op_bytes / board.network_share()
-    count = np.zeros(cluster.num_islands)
-    for (island, _), ops in spread.islands.items():
-        if island >= 0:
-            count += ops
-            count[island] -= ops
-    seconds: Floats = (missing * near + np.repeat(count * far, cluster.island_size)).astype(float)
-    return seconds / float(draft.num_devices)
+    seconds = np.zeros(cluster.num_islands)
+    for spread in spreads:
+        far_s = 2 * spread.op_bytes / board.network_share()
+        for (mask, _), ops in spread.islands.items():
+            if mask.bit_count() == 1:  # any other island would make it span several
+                seconds += ops * far_s
+                seconds[mask.bit_length() - 1] -= ops * far_s
+    by_device: Floats = np.repeat(seconds, cluster.island_size)
+    if spreads:
+        near_s = 2 * board.gradient_bytes(draft) / cluster.gpu.collective_bandwidth_bytes_per_s
+        by_device += near_s * board.ledger.missing_ops(draft)
+    return by_device / float(draft.num_devices)
 
 
 def _groups(draft: DraftSlice, board: Board, usable: Bools, rows: Floats) -> list[tuple[int, ...]]:
@@ -135,7 +133,11 @@ def _groups(draft: DraftSlice, board: Board, usable: Bools, rows: Floats) -> lis
     scores = np.where(usable, rows, np.inf)
     if tp > 1:
         scores = scores.reshape(len(rows), -1, tp).sum(axis=2)
-    units = best_units(scores, draft.num_devices // tp, board.context.cluster.num_islands)
+    count = draft.num_devices // tp
+    units = best_units(scores, count, board.context.cluster.num_islands)
+    cheapest = np.argsort(scores[0], kind="stable")[:count]
+    if np.isfinite(scores[0][cheapest]).all():  # wherever they are
+        units.append(tuple(sorted(cheapest.tolist())))
     if tp == 1:
         return units
     return [tuple(unit * tp + rank for unit in group for rank in range(tp)) for group in units]

@@ -66,9 +66,12 @@ def degrees(workload: Workload, graph: MetaGraph, cluster: Cluster) -> Iterator[
         yield replace(whole, tp=_degrees(workload, graph, cluster, largest), zero1=True)
 
 
-def choose(context: Context, options: Sequence[tuple[tuple[str, ...], ...]]) -> Choice:
-    """Give the best of these ways to form rounds, each with what it has to recompute to fit."""
-    best = Choice(settings=context.settings, optimum_s=float("inf"))
+def choose(context: Context, options: Sequence[tuple[tuple[str, ...], ...]]) -> list[Choice]:
+    """Give these ways to form rounds, each with what it has to recompute to fit, best first.
+
+    Of ways that leave about the same optimum, the one with fewer rounds comes first.
+    """
+    choices = []
     for rounds in options:
         recompute = _recompute(context, rounds)
         settings = replace(
@@ -81,9 +84,8 @@ def choose(context: Context, options: Sequence[tuple[tuple[str, ...], ...]]) -> 
         )
         if recompute is None:  # over capacity even so: kept only if nothing else is left
             optimum_s *= 1e3
-        if optimum_s < best.optimum_s * (1 - 1e-3):
-            best = Choice(settings=settings, optimum_s=optimum_s)
-    return best
+        choices.append(Choice(settings=settings, optimum_s=optimum_s))
+    return sorted(choices, key=lambda one: one.optimum_s * (1 + 1e-3 * len(one.settings.rounds)))
 
 
 def level_optima_s(context: Context, tasks: Sequence[str]) -> list[float]:

@@ -23,6 +23,11 @@ SMALL_LEVEL = 8  # MetaOps
 
 # Merged schedules that are placed, to see which communicates least.
 KEPT = 6
+# Half of those kept are chosen as if each slice made the schedule so much longer: what slices cost
+# shows only in placement, and in the backward, whose times are not quite the forward's.
+PER_RUN = 0.005
+# Small levels are searched a second time with moving data so many times dearer.
+STEADY = 30.0
 
 Key = tuple[int, int, int]  # stage among the heavy MetaOps, before/within/after it, place there
 
@@ -104,14 +109,18 @@ def _schedule(
         predecessors=before,
         moves={metaop.id: move for metaop, move in zip(metaops, moves, strict=True)},
     )
-    candidates = schedule_level(
-        metaops,
-        num_devices,
-        moves=moves,
-        home=[len(kept[0].lanes.home(metaop.id, costs)) for metaop in metaops],
-        effort=_effort(len(metaops), num_devices),
-        rng=np.random.default_rng(context.seed),
-    )
+    home = [len(kept[0].lanes.home(metaop.id, costs)) for metaop in metaops]
+    effort = _effort(len(metaops), num_devices)
+    candidates: list[tuple[Run, ...]] = []
+    for weight in (1.0, STEADY) if len(metaops) <= SMALL_LEVEL else (1.0,):
+        candidates += schedule_level(
+            metaops,
+            num_devices,
+            moves=[move.weighed(weight) for move in moves],
+            home=home,
+            effort=effort,
+            rng=np.random.default_rng(context.seed),
+        )
     merged = []
     for earlier in kept:
         stage = 1 + max((run.stage for run in earlier.runs), default=-1)
@@ -120,7 +129,15 @@ def _schedule(
             lanes = earlier.lanes.after(later, costs)
             merged.append(Merged(lanes=lanes, runs=earlier.runs + later))
     merged.sort(key=lambda one: (one.lanes.makespan_s, len(one.runs)))
-    return merged[: KEPT if num_devices * len(before) <= LARGE_LEVEL else 1]
+    if num_devices * len(before) > LARGE_LEVEL:
+        return merged[:1]
+    steady = sorted(merged, key=lambda one: one.lanes.makespan_s * (1 + PER_RUN * len(one.runs)))
+    kept_now: dict[tuple[Run, ...], Merged] = {}
+    for pair in zip(merged, steady, strict=True):
+        for one in pair:
+            if len(kept_now) < KEPT:
+                kept_now.setdefault(one.runs, one)
+    return list(kept_now.values())
 
 
 def _beside(light: Mapping[str, Attachment]) -> dict[str, list[str]]:
@@ -173,8 +190,9 @@ def _effort(num_metaops: int, num_devices: int) -> SearchEffort:
     if num_metaops * num_devices > LARGE_LEVEL:
         return SearchEffort(num_buckets=16, width=1, num_perturbed=1, num_spans=4, num_results=3)
     if num_metaops <= SMALL_LEVEL:
-        return SearchEffort(width=6, num_perturbed=5, num_spans=8, num_results=24)
-    return SearchEffort()
+        return SearchEffort(num_buckets=16, width=3, num_perturbed=3, num_spans=6)
+    return SearchEffort(num_buckets=16)
+
 
 def _heavy_drafts(
     context: Context, runs: Sequence[Run], round_index: int
