@@ -147,11 +147,11 @@ def _expand(
     done_ops = np.where(before - done_ops < NOTHING, before, done_ops)
     left = before - done_ops
     ahead = problem.relaxation.optimum(left).tolist()
-    pending = (left > 0).any(axis=1).tolist()
+    pending = left.max(axis=1).tolist()
     for i, child in enumerate(children):
         child.left, child.done = left[i], done_ops[i]
         child.bound_s = child.elapsed_s + ahead[i]
-        child.finished = not pending[i]
+        child.finished = pending[i] <= 0
     return children
 
 
