@@ -13,11 +13,17 @@ def _lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program, "--no-cache"],
         cwd=root,
-        env={"PYTHONPATH": str(root), "PATH": "", "COLUMNS": "200"},
+        env={"PYTHONPATH": f"{root}:{root / 'backends'}", "PATH": "", "COLUMNS": "200"},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def _copy(root: Path) -> None:
+    shutil.copytree(ROOT / "spindle_sim", root / "spindle_sim")
+    shutil.copytree(ROOT / "backends", root / "backends")
+    shutil.copy(ROOT / "pyproject.toml", root)
 
 
 def test_each_layer_imports_only_those_below_it() -> None:
@@ -26,8 +32,7 @@ def test_each_layer_imports_only_those_below_it() -> None:
 
 
 def test_an_import_upwards_is_found(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "spindle_sim", tmp_path / "spindle_sim")
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    _copy(tmp_path)
     units = tmp_path / "spindle_sim" / "units.py"
     units.write_text(units.read_text() + "\n\ndef upwards() -> None:\n    import spindle_sim.cli\n")
     done = _lint_imports(tmp_path)
@@ -36,10 +41,18 @@ def test_an_import_upwards_is_found(tmp_path: Path) -> None:
 
 
 def test_an_import_of_torch_in_the_core_is_found(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "spindle_sim", tmp_path / "spindle_sim")
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    _copy(tmp_path)
     units = tmp_path / "spindle_sim" / "units.py"
     units.write_text(units.read_text() + "\n\ndef heavy() -> None:\n    import torch\n")
     done = _lint_imports(tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "spindle_sim.units -> torch" in done.stdout
+
+
+def test_an_import_of_the_planner_in_the_torch_backend_is_found(tmp_path: Path) -> None:
+    _copy(tmp_path)
+    pool = tmp_path / "backends" / "spindle_torch" / "pool.py"
+    pool.write_text(pool.read_text() + "\n\ndef plan() -> None:\n    import spindle_sim.planner\n")
+    done = _lint_imports(tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "spindle_torch.pool -> spindle_sim.planner" in done.stdout

@@ -1,0 +1,127 @@
+"""A plan compiled into one program per rank (localization, section 3.6); pure, no torch.
+
+There is one global order of everything: operations in the order of `plan/schedule.py`, behind each
+the messages with its output, then the parameter groups, then the optimizer. Each rank runs the part
+of it that concerns it. As every rank posts its messages in that one order, messages between two
+ranks match without tags, which NCCL doesn't have.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spindle_sim.plan import MetaOp, Plan, Slice
+from spindle_sim.plan.schedule import Operation, operation_order
+from spindle_torch.intervals import pieces
+from spindle_torch.pool import parameter_pool
+from spindle_torch.program import (
+    Batch,
+    Compute,
+    Copy,
+    Instruction,
+    Message,
+    Program,
+    Step,
+    Synchronize,
+)
+
+__all__ = ["collective_groups", "compile_plan"]
+
+
+def compile_plan(plan: Plan) -> tuple[Program, ...]:
+    """Give the program of every device of the plan's cluster, in order of device."""
+    listed: list[list[Instruction]] = [[] for _ in range(plan.cluster.num_devices)]
+    metaops, outputs = plan.metaop_by_id(), _outputs(plan)
+    for operation in operation_order(plan):
+        item = plan.slices[operation.slice_index]
+        compute = Compute(
+            slice=item.id,
+            backward=operation.backward,
+            collectives=collective_groups(item, metaops[item.metaop]),
+        )
+        for device in item.devices:
+            listed[device].append(compute)
+        _transmit(listed, item, outputs.get(operation, []), backward=operation.backward)
+    for index, group in enumerate(parameter_pool(plan)):
+        for device in group.devices:
+            if len(group.devices) > 1:
+                listed[device].append(Synchronize(group=index, devices=group.devices))
+    return tuple(
+        Program(rank=rank, instructions=(*instructions, Step()))
+        for rank, instructions in enumerate(listed)
+    )
+
+
+def collective_groups(item: Slice, metaop: MetaOp) -> tuple[tuple[int, ...], ...]:
+    """Give the groups in which the slice's devices meet while they compute."""
+    groups: list[tuple[int, ...]] = []
+    if item.tp > 1:
+        groups += [
+            item.devices[start : start + item.tp] for start in range(0, len(item.devices), item.tp)
+        ]
+    if metaop.batch_coupled and item.dp > 1:
+        groups += [item.devices[shard :: item.tp] for shard in range(item.tp)]
+    return tuple(groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Boundary:
+    """One flow in one direction."""
+
+    flow: int
+    source: Slice
+    target: Slice
+    batch: int
+
+
+def _outputs(plan: Plan) -> dict[Operation, list[_Boundary]]:
+    """Give what leaves each operation: activations to consumers, gradients to producers."""
+    metaops = plan.metaop_by_id()
+    index_of = {item.id: index for index, item in enumerate(plan.slices)}
+    operations = set(operation_order(plan))
+    found: dict[Operation, list[_Boundary]] = {}
+    for number, flow in enumerate(plan.flows):
+        source, target = index_of[flow.source_slice], index_of[flow.target_slice]
+        ways = [(source, target, False)]
+        if flow.gradient:
+            ways.append((target, source, True))
+        for giver, taker, backward in ways:
+            given = Operation(slice_index=giver, backward=backward)
+            taken = Operation(slice_index=taker, backward=backward)
+            if given in operations and taken in operations:
+                item = plan.slices[giver]
+                boundary = _Boundary(
+                    flow=number,
+                    source=item,
+                    target=plan.slices[taker],
+                    batch=metaops[item.metaop].batch,
+                )
+                found.setdefault(given, []).append(boundary)
+    return found
+
+
+def _transmit(
+    listed: list[list[Instruction]], item: Slice, boundaries: list[_Boundary], *, backward: bool
+) -> None:
+    sends: dict[int, list[Message]] = {}
+    receives: dict[int, list[Message]] = {}
+    for message in _messages(boundaries, backward=backward):
+        if message.piece.is_local:
+            listed[message.piece.source].append(Copy(message=message))
+        else:
+            sends.setdefault(message.piece.source, []).append(message)
+            receives.setdefault(message.piece.target, []).append(message)
+    for rank in sorted({*sends, *receives}):
+        listed[rank].append(
+            Batch(
+                slice=item.id,
+                backward=backward,
+                sends=tuple(sends.get(rank, ())),
+                receives=tuple(receives.get(rank, ())),
+            )
+        )
+
+
+def _messages(boundaries: list[_Boundary], *, backward: bool) -> Iterator[Message]:
+    for boundary in boundaries:
+        for piece in pieces(boundary.source, boundary.target, boundary.batch):
+            yield Message(flow=boundary.flow, backward=backward, piece=piece)

@@ -1,0 +1,94 @@
+"""What one rank does in an iteration, as a list of instructions; pure data, no torch.
+
+The simulator's replay, the static check (`deadlock.py`) and the engine read the same programs.
+"""
+
+from dataclasses import dataclass
+
+from spindle_torch.intervals import Piece
+
+__all__ = ["Batch", "Compute", "Copy", "Instruction", "Message", "Program", "Step", "Synchronize"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """The forward or the backward of a slice.
+
+    `collectives` are the device groups within which the slice's ranks meet while they compute:
+    tensor-parallel ranks, and data-parallel ranks where a loss couples the batch.
+    """
+
+    slice: str
+    backward: bool
+    collectives: tuple[tuple[int, ...], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{'backward' if self.backward else 'forward'} of {self.slice}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A piece of a flow's activations, or of their gradient where `backward`."""
+
+    flow: int  # its index in the plan
+    backward: bool
+    piece: Piece
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A piece that stays on the device."""
+
+    message: Message
+
+    def __str__(self) -> str:
+        return f"copy of flow {self.message.flow}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Everything that one operation's output sends to or receives from others on this rank.
+
+    All of it is posted at once. Messages between two ranks match by their order alone.
+    """
+
+    slice: str  # whose output is moved
+    backward: bool
+    sends: tuple[Message, ...] = ()
+    receives: tuple[Message, ...] = ()
+
+    def __str__(self) -> str:
+        peers = [f"to {m.piece.target}" for m in self.sends]
+        peers += [f"from {m.piece.source}" for m in self.receives]
+        what = "gradient" if self.backward else "output"
+        return f"messages with the {what} of {self.slice} ({', '.join(peers)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synchronize:
+    """The sum of a parameter group's gradients over its devices; `group` indexes the pool."""
+
+    group: int
+    devices: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"synchronization of parameter group {self.group}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The optimizer's step on this rank's parameters."""
+
+    def __str__(self) -> str:
+        return "optimizer step"
+
+
+Instruction = Compute | Copy | Batch | Synchronize | Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The instructions of one rank, in order."""
+
+    rank: int
+    instructions: tuple[Instruction, ...]
