@@ -1,6 +1,6 @@
 """Every strategy on the paper's workloads and cluster sizes: the README's main table.
 
-    python benchmarks/evaluate.py [--json] [--workloads multitask-clip,ofasys,qwen-val]
+    python -m benchmarks.evaluate [--json] [--workloads multitask-clip,ofasys,qwen-val]
 
 For each case it prints the simulated iteration time of every strategy, Spindle's speed-up over the
 best other one and over seq, how far its compute makespan is from the Theorem 1 optimum (the rate
@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import time
+from typing import Any
 
 from spindle_sim.cluster import parse_cluster
 from spindle_sim.errors import InfeasibleError
@@ -26,12 +27,14 @@ CLUSTERS = ("a800:1x8", "a800:2x8", "a800:4x8", "a800:8x8")
 EXIT_NOT_MET = 1
 
 
-def run_case(workload_name: str, tasks: int, cluster_name: str, batch_scale: float) -> dict:
+def run_case(
+    workload_name: str, tasks: int, cluster_name: str, batch_scale: float
+) -> dict[str, Any]:
     """Plan and simulate one workload on one cluster with every strategy."""
     workload = builtin_workload(workload_name).with_first_tasks(tasks)
     workload = workload.with_batch_scale(batch_scale)
     cluster = parse_cluster(cluster_name)
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for strategy in STRATEGIES:
         begun = time.perf_counter()
         try:
@@ -69,13 +72,13 @@ def run_case(workload_name: str, tasks: int, cluster_name: str, batch_scale: flo
     }
 
 
-def print_case(case: dict) -> bool:
+def print_case(case: dict[str, Any]) -> bool:
     """Print one line; say whether Spindle is at or below every other strategy."""
     rows = case["strategies"]
     times = {name: row.get("iteration_s", float("inf")) for name, row in rows.items()}
     ours = rows["spindle"]
     best = min((t, name) for name, t in times.items() if name != "spindle")
-    met = times["spindle"] <= best[0]
+    met = bool(times["spindle"] <= best[0])
     cells = "  ".join(f"{name} {1e3 * t:8.1f}" for name, t in times.items())
     print(
         f"{case['workload']:>14} {case['tasks']:>2} tasks {case['devices']:>3} GPUs  {cells}"
@@ -94,14 +97,15 @@ def print_case(case: dict) -> bool:
 
 def main() -> int:
     """Run all cases; exit 1 where Spindle isn't at or below every other strategy."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--workloads", default=",".join(name for name, _ in CASES))
     parser.add_argument("--clusters", default=",".join(CLUSTERS))
     parser.add_argument("--batch-scale", type=float, default=1.0)
     arguments = parser.parse_args()
     chosen = arguments.workloads.split(",")
-    cases, met = [], []
+    cases: list[dict[str, Any]] = []
+    met: list[bool] = []
     for name, counts in CASES:
         for tasks in counts if name in chosen else ():
             for cluster in arguments.clusters.split(","):

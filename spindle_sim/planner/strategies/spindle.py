@@ -22,7 +22,7 @@ LARGE_LEVEL = 4096
 SMALL_LEVEL = 8  # MetaOps
 
 # Merged schedules that are placed, to see which communicates least.
-KEPT = 6
+KEPT = 4
 # Half of those kept are chosen as if each slice made the schedule so much longer: what slices cost
 # shows only in placement, and in the backward, whose times are not quite the forward's.
 PER_RUN = 0.005
@@ -112,13 +112,16 @@ def _schedule(
     home = [len(kept[0].lanes.home(metaop.id, costs)) for metaop in metaops]
     effort = _effort(len(metaops), num_devices)
     candidates: list[tuple[Run, ...]] = []
-    for weight in (1.0, STEADY) if len(metaops) <= SMALL_LEVEL else (1.0,):
+    passes = {1.0: effort}
+    if len(metaops) <= SMALL_LEVEL:
+        passes[STEADY] = replace(effort, width=1)
+    for weight, pass_effort in passes.items():
         candidates += schedule_level(
             metaops,
             num_devices,
             moves=[move.weighed(weight) for move in moves],
             home=home,
-            effort=effort,
+            effort=pass_effort,
             rng=np.random.default_rng(context.seed),
         )
     merged = []
@@ -135,7 +138,7 @@ def _schedule(
     kept_now: dict[tuple[Run, ...], Merged] = {}
     for pair in zip(merged, steady, strict=True):
         for one in pair:
-            if len(kept_now) < KEPT:
+            if len(kept_now) < (KEPT if len(metaops) <= SMALL_LEVEL else KEPT - 1):
                 kept_now.setdefault(one.runs, one)
     return list(kept_now.values())
 
@@ -190,7 +193,7 @@ def _effort(num_metaops: int, num_devices: int) -> SearchEffort:
     if num_metaops * num_devices > LARGE_LEVEL:
         return SearchEffort(num_buckets=16, width=1, num_perturbed=1, num_spans=4, num_results=3)
     if num_metaops <= SMALL_LEVEL:
-        return SearchEffort(num_buckets=16, width=3, num_perturbed=3, num_spans=6)
+        return SearchEffort(num_buckets=16, num_perturbed=3, num_spans=6)
     return SearchEffort(num_buckets=16)
 
 
