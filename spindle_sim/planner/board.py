@@ -19,7 +19,7 @@ from spindle_sim.planner.context import Context
 from spindle_sim.planner.memory_fit import Ledger
 from spindle_sim.planner.metagraph import DraftSlice
 
-__all__ = ["Board", "Cost", "Input", "Spread", "Weights"]
+__all__ = ["Board", "Cost", "Input", "Spread"]
 
 Floats = npt.NDArray[np.float64]
 # A slice that takes this many times longer decides where the one before it should be.
@@ -43,22 +43,11 @@ class Cost:
     transfer_s: float
     sync_s: float
     claims_s: float  # of others on the same devices
-    idle_s: float  # of the devices until the start, shared by all devices
 
     @property
     def lost_s(self) -> float:
         """Seconds of communication."""
         return self.transfer_s + self.sync_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """How much a second of each kind counts beside a later start."""
-
-    transfer: float = 1.0
-    sync: float = 1.0
-    claims: float = 1.0
-    idle: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +67,7 @@ class Board:
 
     context: Context
     drafts: Sequence[DraftSlice]
-    weights: Weights = field(default_factory=Weights)
+    sync_weight: float = 1.0  # of a second of synchronization beside one of a later start
     ledger: Ledger = field(init=False)
     affinity: Affinity = field(init=False)
     inputs: list[list[Input]] = field(init=False)
@@ -164,9 +153,7 @@ class Board:
         """Give what it costs to run the draft on the group."""
         start_s, transfer_s = self._start(index, group)
         sync_s = sum(self._sync_s(spread, group) for spread in spreads)
-        columns = np.array(group.devices)
-        idle_s = float((start_s - self.free_s[columns]).sum()) / len(self.free_s)
-        return Cost(start_s, transfer_s, sync_s, self.claims.lost_s(group), idle_s)
+        return Cost(start_s, transfer_s, sync_s, self.claims.lost_s(group))
 
     def gradient_bytes(self, draft: DraftSlice) -> float:
         """Give what a device synchronizes of each of the draft's operators."""

@@ -28,18 +28,23 @@ LITTLE = 0.005
 
 
 def place(
-    context: Context, drafts: Sequence[DraftSlice], *, method: str = "spindle"
+    context: Context,
+    drafts: Sequence[DraftSlice],
+    *,
+    method: str = "spindle",
+    sync_weight: float = 1.0,
 ) -> tuple[tuple[int, ...], ...]:
     """Give the devices of each draft, ordered: position d * tp + t is rank t of replica d.
 
     `method` is "spindle" or, to compare with, "sequential": consecutive devices for each MetaOp
-    (section 5.5.2). A draft that has devices keeps them.
+    (section 5.5.2). A draft that has devices keeps them. Greed can't know what a group costs later:
+    a larger `sync_weight` keeps shared parameters in fewer islands at the price of transfers.
 
     Raises:
         OutOfMemoryError: a device can't hold what is placed on it.
         InfeasibleError: a tensor-parallel group would span device islands.
     """
-    board = Board(context, drafts)
+    board = Board(context, drafts, sync_weight)
     stages = list(_stages(drafts))
     given = all(draft.devices is not None for draft in drafts)
     if given or method == "sequential":

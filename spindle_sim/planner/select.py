@@ -62,14 +62,8 @@ def _seconds(board: Board, index: int, cost: Cost, full: Floats, group: Group) -
     """Give the cost in seconds; fullness decides among about equal groups."""
     fullest = float(full[np.array(group.devices)].max())
     balance_s = MEMORY_WEIGHT * board.durations_s[index] * fullest
-    weights = board.weights
     return (
-        cost.start_s
-        + weights.transfer * cost.transfer_s
-        + weights.sync * cost.sync_s
-        + weights.claims * cost.claims_s
-        + weights.idle * cost.idle_s
-        + balance_s
+        cost.start_s + cost.transfer_s + board.sync_weight * cost.sync_s + cost.claims_s + balance_s
     )
 
 

@@ -7,14 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spindle_sim.cluster import Cluster
+from spindle_sim.cluster import Cluster, parse_cluster
 from spindle_sim.errors import InfeasibleError
+from spindle_sim.estimate import Estimator
+from spindle_sim.plan import Plan, Slice
+from spindle_sim.planner import make_plan
 from spindle_sim.planner.affinity import Group
+from spindle_sim.planner.assemble import assemble
 from spindle_sim.planner.board import Board
-from spindle_sim.planner.context import Context
+from spindle_sim.planner.context import Context, Settings
+from spindle_sim.planner.contract import contract
 from spindle_sim.planner.memory_fit import OutOfMemoryError
 from spindle_sim.planner.metagraph import DraftSlice
 from spindle_sim.planner.place import place
+from spindle_sim.simulator.resharding import Layout, reshard
+from spindle_sim.workload import builtin_workload
 from tests.builders import make_cluster
 from tests.planner.drafting import Case, cases, make_context
 
@@ -222,3 +229,67 @@ def test_the_error_names_whose_activations_fill_the_device() -> None:
         place(context, drafts)
     assert caught.value.metaops == ("t/a/x", "t/b/x")
     assert "t/a/x (44.70 GiB)" in str(caught.value)
+
+
+@pytest.mark.parametrize("cluster", ["a800:2x8", "a800:4x8"])
+@pytest.mark.parametrize("name", ["multitask-clip", "ofasys"])
+def test_consecutive_devices_send_more_than_locality_does(name: str, cluster: str) -> None:
+    workload = builtin_workload(name).with_first_tasks(4).with_batch_scale(0.5)
+    target = parse_cluster(cluster)
+    ours = make_plan(workload, target)
+    context = context_of(ours)
+    drafts = [draft_of(item) for item in ours.slices]
+    sent = [
+        sum(
+            piece.bytes
+            for flow in plan.flows
+            for piece in reshard(
+                layout_of(plan, flow.source_slice), layout_of(plan, flow.target_slice), flow.bytes
+            )
+            if not piece.is_local
+        )
+        for plan in (
+            assemble(
+                context,
+                drafts,
+                place(context, drafts, method=method),
+                strategy="test",
+                optimum_s=0.0,
+            )
+            for method in ("spindle", "sequential")
+        )
+    ]
+    assert sent[0] < sent[1]
+
+
+def context_of(plan: Plan) -> Context:
+    modules = {metaop.id: metaop.module for metaop in plan.metaops}
+    return Context(
+        workload=plan.workload,
+        cluster=plan.cluster,
+        graph=contract(plan.workload),
+        estimator=Estimator(plan.cluster),
+        settings=Settings(
+            tp=tuple({modules[item.metaop]: item.tp for item in plan.slices}.items()),
+            zero1=plan.zero1,
+            recompute=frozenset(item.metaop for item in plan.slices if item.recompute),
+        ),
+    )
+
+
+def draft_of(item: Slice) -> DraftSlice:
+    return DraftSlice(
+        metaop=item.metaop,
+        first_op=item.first_op,
+        num_ops=item.num_ops,
+        round=item.round,
+        stage=item.stage,
+        num_devices=len(item.devices),
+        tp=item.tp,
+        recompute=item.recompute,
+    )
+
+
+def layout_of(plan: Plan, name: str) -> Layout:
+    item = plan.slice_by_id()[name]
+    return Layout(devices=item.devices, tp=item.tp)
