@@ -1,0 +1,111 @@
+"""Collectives with gradients inside a slice: tensor parallelism and coupled batches.
+
+They run while a slice computes, on all ranks of one group alike, so that autograd's own order of
+backwards is the same on each of them.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd import Function
+
+__all__ = ["Members", "copied", "gathered_columns", "gathered_samples", "reduced"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """A process group, its ranks in the slice's order, and which of them this one is."""
+
+    group: dist.ProcessGroup
+    ranks: tuple[int, ...]
+    position: int
+
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Give the tensors of all members, equal in shape, in the slice's order."""
+        parts = [torch.empty_like(tensor) for _ in self.ranks]
+        dist.all_gather(parts, tensor.contiguous(), group=self.group)
+        # A process group counts its ranks in ascending order, whatever the slice's order is.
+        by_rank = dict(zip(sorted(self.ranks), parts, strict=True))
+        return [by_rank[rank] for rank in self.ranks]
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Give the sum over all members."""
+        total = tensor.contiguous().clone()
+        dist.all_reduce(total, group=self.group)
+        return total
+
+
+def copied(tensor: torch.Tensor, members: Members | None) -> torch.Tensor:
+    """Give the tensor itself; its gradient is summed over the members."""
+    return tensor if members is None else _apply(_Copied, tensor, members)
+
+
+def reduced(tensor: torch.Tensor, members: Members | None) -> torch.Tensor:
+    """Give the sum over the members; the gradient goes to each of them whole."""
+    return tensor if members is None else _apply(_Reduced, tensor, members)
+
+
+def gathered_columns(tensor: torch.Tensor, members: Members | None) -> torch.Tensor:
+    """Give the members' last dimensions side by side, for a use that is equal on all of them."""
+    return tensor if members is None else _apply(_GatheredColumns, tensor, members)
+
+
+def gathered_samples(tensor: torch.Tensor, members: Members | None) -> torch.Tensor:
+    """Give the members' samples one behind the other; gradients of all uses of them are summed."""
+    return tensor if members is None else _apply(_GatheredSamples, tensor, members)
+
+
+def _apply(function: type[Function], tensor: torch.Tensor, members: Members) -> torch.Tensor:
+    result = function.apply(tensor, members)  # type: ignore[no-untyped-call]
+    assert isinstance(result, torch.Tensor)
+    return result
+
+
+class _Copied(Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, members: Members) -> torch.Tensor:
+        ctx.members = members
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.members.sum(gradient), None
+
+
+class _Reduced(Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, members: Members) -> torch.Tensor:
+        del ctx
+        return members.sum(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        del ctx
+        return gradient, None
+
+
+class _GatheredColumns(Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, members: Members) -> torch.Tensor:
+        ctx.members = members
+        return torch.cat(members.gather(tensor), dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        members: Members = ctx.members
+        return gradient.chunk(len(members.ranks), dim=-1)[members.position].contiguous(), None
+
+
+class _GatheredSamples(Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, members: Members) -> torch.Tensor:
+        ctx.members = members
+        return torch.cat(members.gather(tensor), dim=0)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        members: Members = ctx.members
+        total = members.sum(gradient)
+        return total.chunk(len(members.ranks), dim=0)[members.position].contiguous(), None

@@ -1,0 +1,295 @@
+"""The part of the model that one rank holds, and how a run of operators is computed with it.
+
+Localization (section 3.6): a rank makes the layers of its own slices and nothing else.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from spindle_sim.workload import (
+    ContrastiveLoss,
+    Custom,
+    Embedding,
+    Operator,
+    Projection,
+    TransformerLayer,
+    Workload,
+)
+from spindle_torch.collectives import Members
+from spindle_torch.drawing import Drawer
+from spindle_torch.layers import (
+    ContrastiveModule,
+    EmbeddingModule,
+    ProjectionModule,
+    TransformerModule,
+)
+from spindle_torch.pool import OperatorKey, tied_table
+from spindle_torch.shapes import Activation, CustomShape, Site
+
+__all__ = ["CustomOperator", "LocalModel", "SliceCall", "local_model"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomOperator:
+    """What a user gives for a custom operator: its shapes for one item, and how to make it.
+
+    The module takes (rows, input tokens, input width), a row for each sample and item, and gives
+    (rows, output tokens, output width). Its parameters are drawn anew by their names, so that all
+    ranks begin alike: normal, of 0.02.
+    """
+
+    shape: CustomShape
+    make: Callable[[], nn.Module]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceCall:
+    """One forward of a slice: its data and targets, and whom it meets while it computes."""
+
+    site: Site
+    first_op: int
+    num_ops: int
+    shard: int
+    num_shards: int
+    data: torch.Tensor | None = None
+    targets: torch.Tensor | None = None
+    tensor: Members | None = None
+    samples: Members | None = None
+    recompute: bool = False
+
+    @property
+    def ends_metaop(self) -> bool:
+        """Whether the MetaOp's last operator is in it."""
+        return self.first_op + self.num_ops == self.site.num_ops
+
+
+@dataclass(slots=True)
+class LocalModel:
+    """The layers of one rank by operator; `frozen` are the names of frozen modules."""
+
+    layers: dict[OperatorKey, nn.Module] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=dict)  # tied parameter set -> embedding's
+    frozen: frozenset[str] = frozenset()
+
+    def forward(
+        self, call: SliceCall, inputs: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Give (output, loss): rows of samples to hand on, and the part of the task's loss.
+
+        Inputs are (samples, elements) in the order of the site's inputs. The loss is a sum over
+        this rank's samples over the global number, so that losses and gradients of ranks add up.
+        """
+        own, context = _enter(call, inputs)
+        for index in range(call.first_op, call.first_op + call.num_ops):
+            own = [self._operate(call, index, own, context)]
+        output, loss = own[0], None
+        if call.ends_metaop and call.site.is_sink:
+            loss = _loss(call, output)
+        shape = call.site.output if call.ends_metaop else call.site.passed
+        return (None if shape is None else _pack(output, context, shape)), loss
+
+    def named_parameters(self, key: OperatorKey) -> list[tuple[str, nn.Parameter]]:
+        """Give the parameters of one operator by their full names."""
+        name = f"{key.parameter_set}/{key.index}"
+        return [
+            (f"{name}/{part}", parameter) for part, parameter in self.layers[key].named_parameters()
+        ]
+
+    def _operate(
+        self,
+        call: SliceCall,
+        index: int,
+        own: Sequence[torch.Tensor],
+        context: torch.Tensor | None,
+    ) -> torch.Tensor:
+        def run(*tensors: torch.Tensor) -> torch.Tensor:
+            return self._apply(call, index, tensors, context)
+
+        if call.recompute and torch.is_grad_enabled():
+            # The context is kept anyway: it isn't an output of the layer.
+            result = checkpoint(run, *own, use_reentrant=False)
+            assert isinstance(result, torch.Tensor)
+            return result
+        return run(*own)
+
+    def _apply(
+        self,
+        call: SliceCall,
+        index: int,
+        own: Sequence[torch.Tensor],
+        context: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Compute one operator: (samples, items, tokens, width) in and out."""
+        site = call.site
+        layer = self.layers[_key(call, site.parameter_set, index)]
+        if isinstance(layer, ContrastiveModule):
+            first, second = (_fit_tokens(item, 1).flatten(1) for item in own)
+            loss: torch.Tensor = layer(first, second, call.samples)
+            return loss
+        rows = torch.cat([item.flatten(0, 1) for item in own], dim=1) if own else None
+        data = call.data.flatten(0, 1) if call.data is not None and index == 0 else None
+        if isinstance(layer, EmbeddingModule):
+            made: torch.Tensor = layer(data, rows, call.tensor)
+            return made.view(-1, site.items, *made.shape[1:])
+        rows = data if rows is None else rows
+        assert rows is not None, f"{site.metaop}: nothing to compute on"
+        if isinstance(layer, TransformerModule):
+            attended = None if context is None else context.flatten(0, 1)
+            made = layer(_fit_rows(rows, site.tokens), attended, call.tensor)
+        elif isinstance(layer, ProjectionModule):
+            made = layer(_fit_rows(rows, site.tokens), self._table(call), call.tensor)
+        else:
+            made = layer(rows)
+        return made.view(-1, site.items, *made.shape[1:])
+
+    def _table(self, call: SliceCall) -> torch.Tensor | None:
+        name = self.tables.get(call.site.parameter_set)
+        if name is None:
+            return None
+        layer = self.layers[_key(call, name, 0)]
+        assert isinstance(layer, EmbeddingModule), f"{name} isn't an embedding"
+        frozen = call.site.parameter_set.split("/", 1)[0] in self.frozen
+        return layer.table.detach() if frozen else layer.table
+
+
+def local_model(
+    workload: Workload,
+    keys: Sequence[OperatorKey],
+    *,
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    custom: Mapping[str, CustomOperator] | None = None,
+) -> LocalModel:
+    """Make the layers of these operators; equal names, seed and dtype give equal bits anywhere.
+
+    Raises:
+        InputError: an operator can't be divided as asked, or has no module.
+    """
+    modules = {module.name: module for module in workload.modules}
+    model = LocalModel(frozen=frozenset(name for name, item in modules.items() if item.frozen))
+    for key in keys:
+        module_name, block_name = key.parameter_set.split("/", 1)
+        module = modules[module_name]
+        operator = next(b.operator for b in module.blocks if b.name == block_name)
+        drawer = Drawer(
+            name=f"{key.parameter_set}/{key.index}",
+            seed=seed,
+            dtype=dtype,
+            device=device,
+            trained=not module.frozen,
+            rank=key.shard,
+            size=key.num_shards,
+        )
+        model.layers[key] = _layer(operator, drawer, (custom or {}).get(key.parameter_set))
+        if isinstance(operator, Projection) and operator.tied:
+            model.tables[key.parameter_set] = tied_table(workload, key.parameter_set)
+    return model
+
+
+def _layer(operator: Operator, drawer: Drawer, custom: CustomOperator | None) -> nn.Module:
+    match operator:
+        case TransformerLayer():
+            return TransformerModule(operator, drawer)
+        case Embedding():
+            return EmbeddingModule(operator, drawer)
+        case Projection():
+            return ProjectionModule(operator, drawer)
+        case ContrastiveLoss():
+            return ContrastiveModule(operator, drawer)
+        case Custom():
+            assert custom is not None, f"{drawer.name}: custom, without a module"
+            return _redrawn(custom.make(), drawer)
+
+
+def _redrawn(module: nn.Module, drawer: Drawer) -> nn.Module:
+    module = module.to(dtype=drawer.dtype, device=drawer.device)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(drawer.normal(name, parameter.shape, 0.02))
+            parameter.requires_grad_(drawer.trained)
+    return module
+
+
+def _key(call: SliceCall, parameter_set: str, index: int) -> OperatorKey:
+    return OperatorKey(
+        parameter_set=parameter_set, index=index, shard=call.shard, num_shards=call.num_shards
+    )
+
+
+def _enter(
+    call: SliceCall, inputs: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+    """Give the inputs as (samples, items, tokens, width), and the context, if there is one."""
+    site = call.site
+    if call.first_op:
+        own, context = _unpack(inputs[0], site.passed)
+        return [own], context
+    own_inputs: list[torch.Tensor] = []
+    context = None
+    for index, (rows, shape) in enumerate(zip(inputs, site.inputs, strict=True)):
+        item, carried = _unpack(rows, shape)
+        context = carried if carried is not None else context
+        item = _fit_items(item, site.items)
+        if index == site.context_input:
+            context = _fit_tokens(item, site.context_tokens)
+        else:
+            own_inputs.append(item)
+    return own_inputs, context
+
+
+def _unpack(rows: torch.Tensor, shape: Activation) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Give the activation of each sample, and the context behind it."""
+    sizes = [shape.items * shape.tokens * shape.width]
+    sizes.append(shape.elements - sizes[0])
+    begins = [0, sizes[0], shape.elements]
+    own, context = (rows[:, begin:end] for begin, end in pairwise(begins))
+    own = own.reshape(-1, shape.items, shape.tokens, shape.width)
+    if not sizes[1]:
+        return own, None
+    return own, context.reshape(-1, shape.items, shape.context_tokens, shape.context_width)
+
+
+def _pack(own: torch.Tensor, context: torch.Tensor | None, shape: Activation) -> torch.Tensor:
+    if not shape.context_tokens:
+        return own.flatten(1)
+    assert context is not None, "no context to hand on"
+    return torch.cat([own.flatten(1), context.flatten(1)], dim=1)
+
+
+def _fit_items(item: torch.Tensor, items: int) -> torch.Tensor:
+    if item.shape[1] == items:
+        return item
+    if items == 1:
+        return item.mean(dim=1, keepdim=True)
+    return item.expand(-1, items, -1, -1)
+
+
+def _fit_tokens(item: torch.Tensor, tokens: int) -> torch.Tensor:
+    fitted = _fit_rows(item.flatten(0, 1), tokens)
+    return fitted.view(*item.shape[:2], tokens, item.shape[3])
+
+
+def _fit_rows(rows: torch.Tensor, tokens: int) -> torch.Tensor:
+    if rows.shape[1] == tokens:
+        return rows
+    return functional.adaptive_avg_pool1d(rows.transpose(1, 2), tokens).transpose(1, 2)
+
+
+def _loss(call: SliceCall, output: torch.Tensor) -> torch.Tensor:
+    if isinstance(call.site.operator, ContrastiveLoss):
+        return output
+    assert call.targets is not None, f"{call.site.metaop}: a loss without targets"
+    count = call.site.batch * call.site.items * call.site.tokens
+    if isinstance(call.site.operator, Projection) and call.site.operator.logits:
+        return (
+            functional.cross_entropy(output.flatten(0, 2), call.targets.flatten(), reduction="sum")
+            / count
+        )
+    return ((output - call.targets) ** 2).sum() / (count * output.shape[-1])
