@@ -1,9 +1,9 @@
 """Section 5.5.2: what Spindle's device placement saves against consecutive devices (sequential).
 
-Both are planned in full: of the schedules tried, each placement keeps what suits it best. Overhead is the time that transfers between stages add to
-forward and backward: the simulated end of compute, less the same plan's end if every transfer were
-free. The paper reports 3-6 times more for sequential placement, up to 27 % of the iteration time
-against up to 6 %.
+Both are planned in full: of the schedules tried, each placement keeps what suits it best. Overhead
+is the time that transfers between stages add to forward and backward: the simulated end of compute,
+less the same plan's end if every transfer were free. The paper reports 3-6 times more for
+sequential placement, up to 27 % of the iteration time against up to 6 %.
 
     python benchmarks/placement_ablation.py            # all cases, about a minute
     python benchmarks/placement_ablation.py --quick    # four of them
