@@ -18,6 +18,7 @@ from spindle_sim.planner.context import Context, Settings, Strategy
 from spindle_sim.planner.contract import contract
 from spindle_sim.planner.forecast import forecast_s
 from spindle_sim.planner.memory_fit import OutOfMemoryError
+from spindle_sim.planner.metagraph import DraftSlice
 from spindle_sim.planner.place import place
 from spindle_sim.planner.settings import (
     Choice,
@@ -39,6 +40,9 @@ __all__ = ["PLACEMENTS", "STRATEGIES", "NamedStrategy", "equation_11_s", "make_p
 # Ways to form rounds that leave about the best optimum are all planned: the forecast decides.
 ALTERNATIVES = 2
 NEAR = 1.004
+
+# Placement trades transfers against synchronization by an estimate; both sides of it are tried.
+SYNC_WEIGHT = 4.0
 
 PLACEMENTS = ("spindle", "sequential")
 
@@ -148,7 +152,7 @@ def _plan(context: Context, choice: Choice, name: str, named: NamedStrategy, met
     while True:
         tried = replace(context, settings=settings)
         optimum_s = joint_optimum_s(tried)
-        plans: list[Plan] = []
+        placed: list[tuple[Plan, tuple[DraftSlice, ...]]] = []
         refused: OutOfMemoryError | None = None
         for drafts in named.draft(tried):
             try:
@@ -156,14 +160,30 @@ def _plan(context: Context, choice: Choice, name: str, named: NamedStrategy, met
             except OutOfMemoryError as error:
                 refused = refused or error
             else:
-                plans.append(assemble(tried, drafts, devices, strategy=name, optimum_s=optimum_s))
-        if plans:
-            return min(plans, key=lambda plan: forecast_s(plan, context.estimator))
+                plan = assemble(tried, drafts, devices, strategy=name, optimum_s=optimum_s)
+                placed.append((plan, drafts))
+        if placed:
+            plan, drafts = min(placed, key=lambda one: forecast_s(one[0], context.estimator))
+            return _less_synchronized(tried, plan, drafts, method)
         assert refused is not None, f"{name}: gives no draft"
         more = _recompute_more(tried, refused)
         if not more:
             raise refused
         settings = replace(settings, recompute=settings.recompute | more)
+
+
+def _less_synchronized(
+    context: Context, plan: Plan, drafts: tuple[DraftSlice, ...], method: str
+) -> Plan:
+    """Place the drafts again with synchronization weighing more; give the better plan."""
+    if all(draft.devices is not None for draft in drafts):
+        return plan
+    try:
+        devices = place(context, drafts, method=method, sync_weight=SYNC_WEIGHT)
+    except OutOfMemoryError:
+        return plan
+    other = assemble(context, drafts, devices, strategy=plan.strategy, optimum_s=plan.optimum_s)
+    return min(plan, other, key=lambda one: forecast_s(one, context.estimator))
 
 
 def _recompute_more(context: Context, error: OutOfMemoryError) -> frozenset[str]:
