@@ -7,7 +7,7 @@ waits for a stage's end.
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spindle_sim.planner.moves import Moves
 
@@ -31,6 +31,10 @@ class Costs:
     times_s: Mapping[str, Mapping[int, float]]
     predecessors: Mapping[str, Sequence[str]] = field(default_factory=dict)
     moves: Mapping[str, Moves] = field(default_factory=dict)
+
+    def weighed(self, weight: float) -> "Costs":
+        """Give costs with moves `weight` times as dear."""
+        return replace(self, moves={m: move.weighed(weight) for m, move in self.moves.items()})
 
 
 @dataclass(slots=True)

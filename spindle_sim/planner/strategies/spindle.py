@@ -39,6 +39,12 @@ class Merged:
     lanes: Lanes
     runs: tuple[Run, ...]
 
+    def then(self, level: Sequence[Run], costs: Costs) -> "Merged":
+        """Add a level's schedule."""
+        stage = 1 + max((run.stage for run in self.runs), default=-1)
+        later = tuple(replace(run, stage=run.stage + stage) for run in level)
+        return Merged(lanes=self.lanes.after(later, costs), runs=self.runs + later)
+
 
 def spindle(context: Context) -> Sequence[tuple[DraftSlice, ...]]:
     """Plan all tasks of a round jointly; there is one round unless the memory asks for more."""
@@ -73,13 +79,13 @@ def merge_levels(
     }
     light = {m: a for m, a in attached.items() if context.graph.nodes[m].metaop.task in chosen}
     beside = _beside(light)
-    kept = [Merged(lanes=Lanes.idle(context.cluster.num_devices), runs=())]
+    steady = Merged(lanes=Lanes.idle(context.cluster.num_devices), runs=())
+    kept = [steady]
     for level in _levels(before):
-        kept = _schedule(
-            context, [_burdened(context, name, beside) for name in level], kept, before
-        )
+        metaops = [_burdened(context, name, beside) for name in level]
+        kept, steady = _schedule(context, metaops, kept, steady, before)
     drafts = []
-    for merged in kept:
+    for merged in {one.runs: one for one in (*kept, steady)}.values():
         heavy = _heavy_drafts(context, merged.runs, round_index)
         lighter = _light_drafts(context, light, [draft for _, draft in heavy], round_index)
         drafts.append(_numbered([*heavy, *lighter]))
@@ -99,48 +105,60 @@ def _schedule(
     context: Context,
     metaops: Sequence[Malleable],
     kept: Sequence[Merged],
+    steady: Merged,
     before: Mapping[str, tuple[str, ...]],
-) -> list[Merged]:
-    """Add a level to the merged schedules kept so far; keep those that play out best."""
-    num_devices = context.cluster.num_devices
-    moves = [Moves.of(context.graph.nodes[metaop.id], context.cluster) for metaop in metaops]
-    costs = Costs(
+) -> tuple[list[Merged], Merged]:
+    """Add a level to the merged schedules kept so far; keep those that play out best.
+
+    `steady` is the one that moves least data from level to level, however it plays out.
+    """
+    costs = _costs(context, metaops, before)
+    free = _candidates(context, metaops, kept[0], costs)
+    small = len(metaops) <= SMALL_LEVEL
+    dear = costs.weighed(STEADY)
+    staying = _candidates(context, metaops, steady, dear, width=1) if small else free[:1]
+    least_moved = min(staying, key=lambda runs: steady.then(runs, dear).lanes.makespan_s)
+    merged = [earlier.then(runs, costs) for earlier in kept for runs in (*free, *staying)]
+    merged.sort(key=lambda one: (one.lanes.makespan_s, len(one.runs)))
+    if context.cluster.num_devices * len(before) > LARGE_LEVEL:
+        return merged[:1], merged[0]
+    fewest = sorted(merged, key=lambda one: one.lanes.makespan_s * (1 + PER_RUN * len(one.runs)))
+    kept_now: dict[tuple[Run, ...], Merged] = {}
+    for pair in zip(merged, fewest, strict=True):
+        for one in pair:
+            if len(kept_now) < KEPT - 1:
+                kept_now.setdefault(one.runs, one)
+    return list(kept_now.values()), steady.then(least_moved, costs)
+
+
+def _costs(
+    context: Context, metaops: Sequence[Malleable], before: Mapping[str, tuple[str, ...]]
+) -> Costs:
+    return Costs(
         times_s={m.id: dict(zip(m.allocations, m.times_s, strict=True)) for m in metaops},
         predecessors=before,
-        moves={metaop.id: move for metaop, move in zip(metaops, moves, strict=True)},
+        moves={m.id: Moves.of(context.graph.nodes[m.id], context.cluster) for m in metaops},
     )
-    home = [len(kept[0].lanes.home(metaop.id, costs)) for metaop in metaops]
-    effort = _effort(len(metaops), num_devices)
-    candidates: list[tuple[Run, ...]] = []
-    passes = {1.0: effort}
-    if len(metaops) <= SMALL_LEVEL:
-        passes[STEADY] = replace(effort, width=1)
-    for weight, pass_effort in passes.items():
-        candidates += schedule_level(
-            metaops,
-            num_devices,
-            moves=[move.weighed(weight) for move in moves],
-            home=home,
-            effort=pass_effort,
-            rng=np.random.default_rng(context.seed),
-        )
-    merged = []
-    for earlier in kept:
-        stage = 1 + max((run.stage for run in earlier.runs), default=-1)
-        for runs in candidates:
-            later = tuple(replace(run, stage=run.stage + stage) for run in runs)
-            lanes = earlier.lanes.after(later, costs)
-            merged.append(Merged(lanes=lanes, runs=earlier.runs + later))
-    merged.sort(key=lambda one: (one.lanes.makespan_s, len(one.runs)))
-    if num_devices * len(before) > LARGE_LEVEL:
-        return merged[:1]
-    steady = sorted(merged, key=lambda one: one.lanes.makespan_s * (1 + PER_RUN * len(one.runs)))
-    kept_now: dict[tuple[Run, ...], Merged] = {}
-    for pair in zip(merged, steady, strict=True):
-        for one in pair:
-            if len(kept_now) < (KEPT if len(metaops) <= SMALL_LEVEL else KEPT - 1):
-                kept_now.setdefault(one.runs, one)
-    return list(kept_now.values())
+
+
+def _candidates(
+    context: Context,
+    metaops: Sequence[Malleable],
+    earlier: Merged,
+    costs: Costs,
+    *,
+    width: int | None = None,
+) -> list[tuple[Run, ...]]:
+    """Give the best schedules found for the level after `earlier`."""
+    effort = _effort(len(metaops), context.cluster.num_devices)
+    return schedule_level(
+        metaops,
+        context.cluster.num_devices,
+        moves=[costs.moves[metaop.id] for metaop in metaops],
+        home=[len(earlier.lanes.home(metaop.id, costs)) for metaop in metaops],
+        effort=effort if width is None else replace(effort, width=width),
+        rng=np.random.default_rng(context.seed),
+    )
 
 
 def _beside(light: Mapping[str, Attachment]) -> dict[str, list[str]]:
