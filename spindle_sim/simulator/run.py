@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 import simpy
@@ -12,13 +13,14 @@ from spindle_sim.estimate import Estimator
 from spindle_sim.plan import Plan
 from spindle_sim.plan.schedule import Operation, operation_order, schedule
 from spindle_sim.simulator.collectives import all_reduce_demand
+from spindle_sim.simulator.contention import DEFAULT_SLOWDOWN, Contention
 from spindle_sim.simulator.holdings import holdings
 from spindle_sim.simulator.links import cluster_links
 from spindle_sim.simulator.memory import MemoryTrack
 from spindle_sim.simulator.network import Network
 from spindle_sim.simulator.record import Record
 from spindle_sim.simulator.steps import World, run_flow, run_operation, run_optimizer, run_sync
-from spindle_sim.simulator.sync import sync_steps
+from spindle_sim.simulator.sync import DEFAULT_BUCKET_BYTES, SyncStep, sync_steps
 from spindle_sim.simulator.transfers import Transfers
 from spindle_sim.timeline import Phase, Timeline
 
@@ -33,6 +35,8 @@ class SimulatorBackend:
     jitter: float = 0.0
     seed: int = 0
     network: bool = True
+    bucket_bytes: float = DEFAULT_BUCKET_BYTES
+    overlap_slowdown: float = DEFAULT_SLOWDOWN
     name: str = "simulator"
 
     def run(self, plan: Plan) -> Timeline:
@@ -43,6 +47,8 @@ class SimulatorBackend:
             jitter=self.jitter,
             seed=self.seed,
             network=self.network,
+            bucket_bytes=self.bucket_bytes,
+            overlap_slowdown=self.overlap_slowdown,
         )
 
 
@@ -53,25 +59,29 @@ def simulate(
     jitter: float = 0.0,
     seed: int = 0,
     network: bool = True,
+    bucket_bytes: float = DEFAULT_BUCKET_BYTES,
+    overlap_slowdown: float = DEFAULT_SLOWDOWN,
 ) -> Timeline:
     """Replay one iteration of a valid plan, whoever made it.
 
-    `overlap_sync` lets a parameter group synchronize as soon as its gradients are complete, beside
-    the backward. `jitter` multiplies every compute duration by lognormal noise of that sigma, drawn
+    `overlap_sync` lets parameter groups synchronize in buckets of about `bucket_bytes`, each as
+    soon as its gradients are complete; computing beside it takes `overlap_slowdown` times as long.
+    `jitter` multiplies every compute duration by lognormal noise of that sigma, drawn
     from `seed`. Without `network` transfers and collectives are free. Same arguments, same result
     to the bit.
 
     Raises:
-        UsageError: `jitter` is negative.
+        UsageError: `jitter` is negative, `bucket_bytes` 0 or less, or `overlap_slowdown` below 1.
         PlanError: order and flows of the plan form a cycle.
     """
-    if not jitter >= 0:
-        raise UsageError(f"jitter is {jitter}; give 0 (none) or more, such as 0.05")
-    world = _world(plan, network=network)
+    _check(jitter, bucket_bytes, overlap_slowdown)
+    steps = sync_steps(plan, schedule(plan), overlap=overlap_sync, bucket_bytes=bucket_bytes)
+    slowdown = overlap_slowdown if overlap_sync else 1.0
+    world = _world(plan, network=network, slowdown=slowdown)
     order = operation_order(plan)
     noise = _noise(len(order) + plan.cluster.num_devices, jitter, seed)
     last = _start_operations(world, order, noise[: len(order)])
-    synced = _start_syncs(world, overlap=overlap_sync)
+    synced = _start_syncs(world, steps)
     _start_optimizers(world, last, synced, noise[len(order) :])
     world.env.run()
     assert all(event.processed for event in world.done.values()), "an operation never ran"
@@ -85,7 +95,16 @@ def simulate(
     )
 
 
-def _world(plan: Plan, *, network: bool) -> World:
+def _check(jitter: float, bucket_bytes: float, overlap_slowdown: float) -> None:
+    if not jitter >= 0:
+        raise UsageError(f"jitter is {jitter}; give 0 (none) or more, such as 0.05")
+    if not bucket_bytes > 0:
+        raise UsageError(f"bucket_bytes is {bucket_bytes}; give more than 0, such as 200e6")
+    if not 1 <= overlap_slowdown < inf:
+        raise UsageError(f"overlap_slowdown is {overlap_slowdown}; give 1 (none) or more")
+
+
+def _world(plan: Plan, *, network: bool, slowdown: float) -> World:
     env = simpy.Environment()
     links = cluster_links(plan.cluster)
     record = Record()
@@ -104,6 +123,7 @@ def _world(plan: Plan, *, network: bool) -> World:
         },
         done={operation: env.event() for operation in operation_order(plan)},
         holdings=held,
+        contention=Contention(env, slowdown),
     )
 
 
@@ -148,28 +168,27 @@ def _start_flows(world: World, waits: dict[Operation, dict[Event, None]]) -> Non
                 world.env.process(run_flow(world, flow, phase, world.done[given], arrived))
 
 
-def _start_syncs(world: World, *, overlap: bool) -> dict[int, Event]:
-    """Start a process for each group; give the last group's end per device."""
+def _start_syncs(world: World, steps: Sequence[SyncStep]) -> dict[int, Event]:
+    """Start a process for each step; give the last one's end per device."""
     estimator = Estimator(world.plan.cluster)
     links = world.transfers.links
     last: dict[int, Event] = {}
-    for step in sync_steps(world.plan, schedule(world.plan), overlap=overlap):
-        group = step.group
-        waits = {world.done[operation]: None for operation in step.after}
-        waits |= {last[device]: None for device in group.devices if device in last}
+    for step in steps:
+        waits = {world.reached(mark): None for mark in step.after}
+        waits |= {last[device]: None for device in step.devices if device in last}
         finished = world.env.event()
-        demand = all_reduce_demand(estimator, links, group.bytes, group.devices)
+        demand = all_reduce_demand(estimator, links, step.size_bytes, step.devices)
         world.env.process(
             run_sync(
                 world,
-                group.devices,
+                step.devices,
                 demand,
                 tuple(waits),
-                size_bytes=group.bytes,
+                size_bytes=step.size_bytes,
                 finished=finished,
             )
         )
-        last |= dict.fromkeys(group.devices, finished)
+        last |= dict.fromkeys(step.devices, finished)
     return last
 
 

@@ -4,17 +4,19 @@ Each is a short story of what it waits for and how long it lasts; nothing waits 
 """
 
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import simpy
 from simpy.events import Event
 
 from spindle_sim.plan import Flow, MetaOp, Plan, Slice
 from spindle_sim.plan.schedule import Operation
+from spindle_sim.simulator.contention import Contention
 from spindle_sim.simulator.holdings import Holding
 from spindle_sim.simulator.memory import MemoryTrack, kept_bytes, recomputed_bytes
 from spindle_sim.simulator.network import Demand, Network
 from spindle_sim.simulator.record import Record
+from spindle_sim.simulator.sync import Milestone
 from spindle_sim.simulator.transfers import Boundary, Transfers
 from spindle_sim.timeline import Phase
 
@@ -25,7 +27,11 @@ Story = Generator[Event, object, None]
 
 @dataclass(slots=True)
 class World:
-    """What the processes of one run share; `done` has an event for each operation."""
+    """What the processes of one run share.
+
+    `done` has an event for each operation, `marks` for each part of one that something waits for:
+    by how many operators have ended.
+    """
 
     env: simpy.Environment
     plan: Plan
@@ -37,6 +43,16 @@ class World:
     memory: dict[int, MemoryTrack]
     done: dict[Operation, Event]
     holdings: dict[int, Holding]
+    contention: Contention
+    marks: dict[Operation, dict[int, Event]] = field(default_factory=dict)
+
+    def reached(self, mark: Milestone) -> Event:
+        """Give the event of a milestone; to be asked for before time passes."""
+        operation, num_ops = mark
+        if num_ops == self.plan.slices[operation.slice_index].num_ops:
+            return self.done[operation]
+        events = self.marks.setdefault(operation, {})
+        return events.setdefault(num_ops, self.env.event())
 
 
 def run_operation(
@@ -51,7 +67,14 @@ def run_operation(
     if held_bytes:
         for device in item.devices:
             world.memory[device].keep(started_s, held_bytes)
-    yield world.env.timeout(duration_s)
+    ended = 0
+    for num_ops, reached in sorted(world.marks.get(operation, {}).items()):
+        part_s = duration_s * (num_ops - ended) / item.num_ops
+        yield from world.contention.compute(item.devices, part_s)
+        reached.succeed()
+        ended = num_ops
+    rest_s = duration_s * (item.num_ops - ended) / item.num_ops if ended else duration_s
+    yield from world.contention.compute(item.devices, rest_s)
     if operation.backward:
         _free(world, item, metaop)
     phase = Phase.BACKWARD if operation.backward else Phase.FORWARD
@@ -82,11 +105,13 @@ def run_sync(
     size_bytes: float,
     finished: Event,
 ) -> Story:
-    """All-reduce the gradients of one parameter group once all of its devices have come to it."""
+    """All-reduce gradients of one parameter group once all of its devices have come to it."""
     yield world.env.all_of(waits)
     started_s = world.env.now
     if world.network is not None:
+        world.contention.begin(devices)
         yield world.network.transmit([demand])
+        world.contention.end(devices)
         world.record.sync(devices, started_s, world.env.now, size_bytes)
     finished.succeed()
 
