@@ -39,6 +39,18 @@ class Merged:
     lanes: Lanes
     runs: tuple[Run, ...]
 
+    @property
+    def signature(self) -> tuple[tuple[str, tuple[tuple[int, int], ...]], ...]:
+        """What makes schedules alike: each MetaOp's allocations in order, and operators on each."""
+        parts: dict[str, list[tuple[int, int]]] = {}
+        for run in self.runs:
+            own = parts.setdefault(run.id, [])
+            if own and own[-1][0] == run.num_devices:
+                own[-1] = run.num_devices, own[-1][1] + run.num_ops
+            else:
+                own.append((run.num_devices, run.num_ops))
+        return tuple((name, tuple(own)) for name, own in parts.items())
+
     def then(self, level: Sequence[Run], costs: Costs) -> "Merged":
         """Add a level's schedule."""
         stage = 1 + max((run.stage for run in self.runs), default=-1)
@@ -85,7 +97,7 @@ def merge_levels(
         metaops = [_burdened(context, name, beside) for name in level]
         kept, steady = _schedule(context, metaops, kept, steady, before)
     drafts = []
-    for merged in {one.runs: one for one in (*kept, steady)}.values():
+    for merged in {one.signature: one for one in (steady, *kept)}.values():
         heavy = _heavy_drafts(context, merged.runs, round_index)
         lighter = _light_drafts(context, light, [draft for _, draft in heavy], round_index)
         drafts.append(_numbered([*heavy, *lighter]))
@@ -123,11 +135,11 @@ def _schedule(
     if context.cluster.num_devices * len(before) > LARGE_LEVEL:
         return merged[:1], merged[0]
     fewest = sorted(merged, key=lambda one: one.lanes.makespan_s * (1 + PER_RUN * len(one.runs)))
-    kept_now: dict[tuple[Run, ...], Merged] = {}
+    kept_now: dict[object, Merged] = {}
     for pair in zip(merged, fewest, strict=True):
         for one in pair:
             if len(kept_now) < KEPT - 1:
-                kept_now.setdefault(one.runs, one)
+                kept_now.setdefault(one.signature, one)
     return list(kept_now.values()), steady.then(least_moved, costs)
 
 
