@@ -48,6 +48,10 @@ class Overhead:
         return self.seconds / self.iteration_s
 
 
+def _ratio(theirs: float, ours: float) -> str:
+    return f"{theirs / ours:.1f}" if ours else "-"
+
+
 def main() -> None:
     """Print one line for each workload and cluster."""
     quick = "--quick" in sys.argv[1:]
@@ -82,7 +86,7 @@ def _case(name: str, tasks: int, cluster_name: str) -> tuple[Overhead, Overhead]
     times = f"{theirs.seconds / ours.seconds:.1f}" if ours.seconds > 0 else "-"
     print(
         f"{label}{_cell(ours):>20}{_cell(theirs):>22}{times:>8}"
-        f"{theirs.sent_bytes / ours.sent_bytes:>8.1f}{theirs.iteration_s / ours.iteration_s:>11.2f}"
+        f"{_ratio(theirs.sent_bytes, ours.sent_bytes):>8}{theirs.iteration_s / ours.iteration_s:>11.2f}"
     )
     return ours, theirs
 
