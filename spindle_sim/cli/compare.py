@@ -99,12 +99,12 @@ def _work(comparison: Comparison, report: str | None) -> tuple[Outcome, ...]:
         outcomes = compare_strategies(comparison, advance)
         if report is not None:
             advance("writing the report")
-            _write_report(report, outcomes)
+            _write_report(report, comparison, outcomes)
     return outcomes
 
 
-def _write_report(path: str, outcomes: "Sequence[Outcome]") -> None:
-    from spindle_sim.report import Run, write_report
+def _write_report(path: str, comparison: Comparison, outcomes: "Sequence[Outcome]") -> None:
+    from spindle_sim.report import Run, scaling_curves, write_report
 
     runs = [
         Run(plan=outcome.result.plan, timeline=outcome.result.timeline)
@@ -112,7 +112,8 @@ def _write_report(path: str, outcomes: "Sequence[Outcome]") -> None:
         if outcome.result is not None
     ]
     if runs:
-        write_report(Path(path), runs)
+        curves = scaling_curves(runs[0].plan, comparison.profile)
+        write_report(Path(path), runs, curves=curves)
 
 
 def _print_json(comparison: Comparison, outcomes: "Sequence[Outcome]") -> None:

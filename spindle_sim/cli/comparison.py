@@ -63,11 +63,6 @@ class Result:
     compute_s: float
     idle_reasons: "tuple[IdleReason, ...]"
 
-    @property
-    def num_stages(self) -> int:
-        """Number of stages of all rounds."""
-        return len({(item.round, item.stage) for item in self.plan.slices})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import spindle_sim
 from spindle_sim.cli.comparison import Outcome, Result, SimulationOptions
+from spindle_sim.cli.traits import num_rounds, num_stages, recomputed_metaops, tensor_parallel
 
 if TYPE_CHECKING:
     from spindle_sim.cluster import Cluster
@@ -26,6 +27,10 @@ _FIGURES = (
     "peak_memory_bytes",
     "gpu_hours_per_iteration",
     "stages",
+    "rounds",
+    "recomputed_metaops",
+    "zero1",
+    "tensor_parallel",
     "idle_reasons",
 )
 
@@ -60,7 +65,11 @@ def result_row(result: Result) -> dict[str, object]:
         "idle_s": summary.idle_s,
         "peak_memory_bytes": summary.peak_memory_bytes,
         "gpu_hours_per_iteration": summary.gpu_hours_per_iteration,
-        "stages": result.num_stages,
+        "stages": num_stages(result.plan),
+        "rounds": num_rounds(result.plan),
+        "recomputed_metaops": recomputed_metaops(result.plan),
+        "zero1": result.plan.zero1,
+        "tensor_parallel": tensor_parallel(result.plan),
         "idle_reasons": [
             {
                 "kind": reason.kind.value,

@@ -13,7 +13,7 @@ __all__ = ["schema"]
 
 def schema(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="workload, cluster, plan or profile.")
+        str, typer.Argument(metavar="NAME", help="workload, cluster, plan, profile or timeline.")
     ],
 ) -> None:
     """Print the JSON Schema of a file format."""
@@ -27,6 +27,7 @@ def _schemas() -> dict[str, Callable[[], dict[str, Any]]]:
     from spindle_sim.cluster import cluster_schema
     from spindle_sim.estimate import profile_schema
     from spindle_sim.plan import plan_schema
+    from spindle_sim.report import timeline_schema
     from spindle_sim.workload import workload_schema
 
     return {
@@ -34,4 +35,5 @@ def _schemas() -> dict[str, Callable[[], dict[str, Any]]]:
         "cluster": cluster_schema,
         "plan": plan_schema,
         "profile": profile_schema,
+        "timeline": timeline_schema,
     }

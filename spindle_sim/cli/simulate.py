@@ -7,11 +7,14 @@ import typer
 
 from spindle_sim.cli.comparison import Result, SimulationOptions, simulate_plan
 from spindle_sim.cli.console import new_table, print_json, progress, stdout_console
+from spindle_sim.cli.inputs import read_profile
 from spindle_sim.cli.options import Jitter, JsonOutput, OverlapSync, PlanFile, Report, Seed
 from spindle_sim.cli.outputs import check_outputs
 from spindle_sim.cli.validate import load_valid_plan
+from spindle_sim.errors import UsageError
 
 if TYPE_CHECKING:
+    from spindle_sim.estimate import Profile
     from spindle_sim.plan import Plan
 
 __all__ = ["simulate"]
@@ -21,6 +24,14 @@ def simulate(
     plan: PlanFile,
     *,
     report: Report = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="The profile that the plan was made from, for the report's scaling curves.",
+            show_default=False,
+        ),
+    ] = None,
     trace: Annotated[
         str | None,
         typer.Option(
@@ -36,15 +47,18 @@ def simulate(
 ) -> None:
     """Simulate one iteration of a plan."""
     check_outputs(report=report, trace=trace)
+    measured = read_profile(profile)
     options = SimulationOptions(overlap_sync=overlap_sync, jitter=jitter, seed=seed)
     with progress(2 + (report is not None) + (trace is not None)) as advance:
         advance("reading the plan")
         loaded = load_valid_plan(plan)
+        if measured is not None:
+            _check_profile(loaded, measured)
         advance("simulating")
         result = simulate_plan(loaded, options)
         if report is not None:
             advance("writing the report")
-            _write_report(report, result)
+            _write_report(report, result, measured)
         if trace is not None:
             advance("writing the trace")
             _write_trace(trace, result)
@@ -57,10 +71,29 @@ def simulate(
             print(f"{name}: {path}")
 
 
-def _write_report(path: str, result: Result) -> None:
-    from spindle_sim.report import Run, write_report
+def _check_profile(plan: "Plan", profile: "Profile") -> None:
+    """Make sure that the plan's times came from the profile.
 
-    write_report(Path(path), [Run(plan=result.plan, timeline=result.timeline)])
+    Raises:
+        UsageError: they came from elsewhere.
+    """
+    from spindle_sim.estimate import Estimator
+
+    if Estimator(plan.cluster, profile).profile_hash != plan.inputs.profile:
+        raise UsageError(
+            f"--profile: the plan was made with other times ({plan.profile});"
+            " plan again with this profile, or leave it away"
+        )
+
+
+def _write_report(path: str, result: Result, profile: "Profile | None") -> None:
+    from spindle_sim.report import Run, scaling_curves, write_report
+
+    write_report(
+        Path(path),
+        [Run(plan=result.plan, timeline=result.timeline)],
+        curves=scaling_curves(result.plan, profile),
+    )
 
 
 def _write_trace(path: str, result: Result) -> None:
@@ -84,7 +117,7 @@ def _print_json(plan: "Plan", result: Result, options: SimulationOptions) -> Non
 
 
 def _print(plan: "Plan", result: Result) -> None:
-    from spindle_sim.cli.tables import print_idle, print_inputs, print_trust
+    from spindle_sim.cli.tables import print_idle, print_inputs, print_note, print_trust
     from spindle_sim.units import format_bytes, format_duration
 
     console = stdout_console()
@@ -106,5 +139,6 @@ def _print(plan: "Plan", result: Result) -> None:
     ):
         table.add_row(name, value)
     console.print(table)
+    print_note(console, plan.strategy, result)
     print_idle(console, plan.strategy, result)
     print_trust(console, plan.profile, plan.workload)

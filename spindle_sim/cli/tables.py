@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from spindle_sim.cli.comparison import Outcome, Result
 from spindle_sim.cli.console import new_table
+from spindle_sim.cli.traits import num_stages, plan_note
 from spindle_sim.units import format_bandwidth, format_bytes
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from spindle_sim.cluster import Cluster
     from spindle_sim.workload import Workload
 
-__all__ = ["print_idle", "print_inputs", "print_outcomes", "print_trust"]
+__all__ = ["print_idle", "print_inputs", "print_note", "print_outcomes", "print_trust"]
 
 _BASELINE = "seq"
 _LEAST_SHARE = 0.001  # of all device time: less explains nothing
@@ -71,7 +72,7 @@ def print_outcomes(console: "Console", outcomes: Sequence[Outcome]) -> None:
             f"{result.summary.utilization:.1%}",
             f"{result.compute_s / result.plan.optimum_s - 1:+.1%}",
             format_bytes(result.summary.peak_memory_bytes),
-            f"{result.num_stages}",
+            f"{num_stages(result.plan)}",
             _milliseconds(outcome.planning_s),
             style="bold" if best else None,
         )
@@ -82,10 +83,19 @@ def print_outcomes(console: "Console", outcomes: Sequence[Outcome]) -> None:
         " the theoretical optimum.",
         soft_wrap=True,
     )
+    for strategy, result in results.items():
+        print_note(console, strategy, result)
     for outcome in outcomes:
         if outcome.error is not None:
             for problem in outcome.error.problems:
                 console.print(f"{outcome.strategy}: no plan: {problem}", soft_wrap=True)
+
+
+def print_note(console: "Console", strategy: str, result: Result) -> None:
+    """Print what else a plan does that isn't in the table, where it does."""
+    note = plan_note(result.plan)
+    if note:
+        console.print(f"{strategy}: {note}", soft_wrap=True)
 
 
 def print_trust(console: "Console", profile: str, workload: "Workload") -> None:

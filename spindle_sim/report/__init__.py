@@ -1,5 +1,6 @@
 """Faces of a timeline: the HTML report, the trace for Perfetto, the JSON document."""
 
+from spindle_sim.report.curves import scaling_curves
 from spindle_sim.report.curves_page import write_curves
 from spindle_sim.report.page import render_report, write_report
 from spindle_sim.report.run import Curve, Run
@@ -10,6 +11,7 @@ __all__ = [
     "Curve",
     "Run",
     "render_report",
+    "scaling_curves",
     "timeline_schema",
     "timeline_to_json",
     "trace_events",

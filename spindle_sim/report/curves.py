@@ -1,21 +1,26 @@
-"""The scaling curves of a plan's MetaOps, where its times came from the device model alone."""
+"""The scaling curves of a plan's MetaOps, from the times that it was made with."""
+
+from typing import TYPE_CHECKING
 
 from spindle_sim.plan import Plan
 from spindle_sim.report.run import Curve
 from spindle_sim.workload import OperatorNode, operator_graph
 
+if TYPE_CHECKING:
+    from spindle_sim.estimate import Profile
+
 __all__ = ["scaling_curves"]
 
 
-def scaling_curves(plan: Plan) -> tuple[Curve, ...]:
+def scaling_curves(plan: Plan, profile: "Profile | None" = None) -> tuple[Curve, ...]:
     """Give T_m(n) of one operator of every MetaOp, alike ones once.
 
-    None where the plan's times came from a profile or another version's model: curves drawn from
-    other times would mislead.
+    `profile` is the one that the plan was made from, if any. None where the plan's times came from
+    elsewhere, such as another version's model: curves drawn from other times would mislead.
     """
     from spindle_sim.estimate import Estimator
 
-    estimator = Estimator(plan.cluster)
+    estimator = Estimator(plan.cluster, profile)
     if estimator.profile_hash != plan.inputs.profile:
         return ()
     nodes: dict[str, OperatorNode] = {}

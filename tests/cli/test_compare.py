@@ -11,6 +11,14 @@ from typer.testing import CliRunner
 from spindle_sim import builtin_workload, make_plan, parse_cluster, simulate, summarize
 from spindle_sim.cli.application import application
 from spindle_sim.cli.comparison import Comparison, compare_strategies
+from spindle_sim.errors import UsageError
+from spindle_sim.estimate import save_profile
+from spindle_sim.estimate.profile import (
+    OperatorPoint,
+    Profile,
+    ProfiledOperator,
+    ProfileProvenance,
+)
 from spindle_sim.plan import schedule
 from spindle_sim.planner import STRATEGIES
 
@@ -30,6 +38,10 @@ FIELDS = {
     "peak_memory_bytes",
     "gpu_hours_per_iteration",
     "stages",
+    "rounds",
+    "recomputed_metaops",
+    "zero1",
+    "tensor_parallel",
     "idle_reasons",
     "planning_s",
     "error",
@@ -164,6 +176,85 @@ def test_a_report_is_written(tmp_path: Path) -> None:
     assert str(report) in compare(*SMALL, "--report", str(report))
     assert report.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html>")
     assert list(tmp_path.iterdir()) == [report]
+
+
+def curves_of(report: Path) -> list[dict[str, Any]]:
+    """Give the scaling curves in a report's data."""
+    data = re.search(r'id="data">(.*?)</script>', report.read_text("utf-8"), re.DOTALL)
+    assert data is not None
+    curves: list[dict[str, Any]] = json.loads(data[1])["curves"]
+    return curves
+
+
+def write_profile(path: Path) -> None:
+    """Write a profile of the first layers of multitask-clip's text tower: 5 ms a sample."""
+    task = builtin_workload("multitask-clip").with_first_tasks(2)
+    (layer, tokens), *_ = (
+        (block.operator, use.tokens)
+        for use in task.tasks[0].uses
+        for block in task.module(use.module).blocks
+        if block.operator.kind == "transformer_layer"
+    )
+    points = tuple(
+        OperatorPoint(samples=n, forward_s=5e-3 * n, backward_s=1e-2 * n) for n in (1, 1024)
+    )
+    save_profile(
+        Profile(
+            format_version="1.0",
+            name="slow-box",
+            provenance=ProfileProvenance(
+                device="A800-SXM4-80GB",
+                source="made up for this test",
+                date="2026-11-30",
+                kind="measured",
+                tool="by hand",
+            ),
+            operators=(ProfiledOperator(operator=layer, tokens=tokens, points=points),),
+        ),
+        path,
+    )
+
+
+def test_a_report_shows_the_curves_that_the_plan_was_made_with(tmp_path: Path) -> None:
+    profile, modelled, measured = (tmp_path / name for name in ("p.json", "a.html", "b.html"))
+    write_profile(profile)
+    compare(*SMALL, "--strategies", "seq", "--report", str(modelled))
+    compare(*SMALL, "--strategies", "seq", "--report", str(measured), "--profile", str(profile))
+    assert curves_of(modelled)
+    assert curves_of(measured)
+    assert max(curve["ms"][0] for curve in curves_of(measured)) >= 15 * 512
+    assert curves_of(measured) != curves_of(modelled)
+
+
+def test_simulate_draws_the_curves_of_the_profile_that_it_is_given(tmp_path: Path) -> None:
+    profile, plan, report = (tmp_path / name for name in ("p.json", "plan.json", "out.html"))
+    write_profile(profile)
+    made = ["plan", *SMALL, "--profile", str(profile), "-o", str(plan)]
+    assert CliRunner().invoke(application(), made).exit_code == 0
+    run = ["simulate", str(plan), "--report", str(report)]
+    assert CliRunner().invoke(application(), run).exit_code == 0
+    assert curves_of(report) == []
+    assert CliRunner().invoke(application(), [*run, "--profile", str(profile)]).exit_code == 0
+    assert curves_of(report)
+
+
+def test_simulate_refuses_a_profile_that_the_plan_was_not_made_from(tmp_path: Path) -> None:
+    profile, plan = tmp_path / "p.json", tmp_path / "plan.json"
+    write_profile(profile)
+    assert CliRunner().invoke(application(), ["plan", *SMALL, "-o", str(plan)]).exit_code == 0
+    run = ["simulate", str(plan), "--profile", str(profile)]
+    with pytest.raises(UsageError, match="was made with other times"):
+        CliRunner().invoke(application(), run, catch_exceptions=False)
+
+
+def test_the_notes_and_the_json_say_how_the_plan_saves_memory() -> None:
+    large = ["qwen-val", "--cluster", "a800:2x8", "--strategies", "seq"]
+    row = rows(*large)["seq"]
+    assert row["rounds"] == 3
+    assert row["recomputed_metaops"] > 0
+    assert row["zero1"] is True
+    assert row["tensor_parallel"] == 2
+    assert f"seq: 3 rounds, one a task; {row['recomputed_metaops']} of " in compare(*large)
 
 
 def test_a_workload_file_is_read(tmp_path: Path) -> None:
