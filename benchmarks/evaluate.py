@@ -5,7 +5,7 @@
 For each case it prints the simulated iteration time of every strategy, Spindle's speed-up over seq
 and over the best other one, and how far its compute makespan is over the Theorem 1 optimum, summed
 over MetaLevels: in the rate form that the planner uses (no schedule that keeps MetaLevels apart
-beats it) and by equation (11) as printed. Where MetaLevels overlap the makespan can be below the sum.
+beats it) and by equation (11) as printed. Where MetaLevels overlap, the makespan can be below it.
 """
 
 import argparse

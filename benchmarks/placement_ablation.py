@@ -84,9 +84,10 @@ def _case(name: str, tasks: int, cluster_name: str) -> tuple[Overhead, Overhead]
         return None
     # Transfers may hide behind other slices altogether: then there is nothing to divide by.
     times = f"{theirs.seconds / ours.seconds:.1f}" if ours.seconds > 0 else "-"
+    sent = _ratio(theirs.sent_bytes, ours.sent_bytes)
     print(
-        f"{label}{_cell(ours):>20}{_cell(theirs):>22}{times:>8}"
-        f"{_ratio(theirs.sent_bytes, ours.sent_bytes):>8}{theirs.iteration_s / ours.iteration_s:>11.2f}"
+        f"{label}{_cell(ours):>20}{_cell(theirs):>22}{times:>8}{sent:>8}"
+        f"{theirs.iteration_s / ours.iteration_s:>11.2f}"
     )
     return ours, theirs
 

@@ -65,13 +65,14 @@ def spindle(context: Context) -> Sequence[tuple[DraftSlice, ...]]:
 
 
 def merge_rounds(context: Context, rounds: Sequence[Sequence[str]]) -> list[tuple[DraftSlice, ...]]:
-    """Plan the tasks of each round jointly; alternatives differ in every round."""
+    """Plan the tasks of each round jointly; alternatives differ in every round that has any."""
     alternatives = [
         merge_levels(context, tasks, round_index=index) for index, tasks in enumerate(rounds)
     ]
-    count = min(len(found) for found in alternatives)
+    count = max(len(found) for found in alternatives)
     return [
-        tuple(draft for found in alternatives for draft in found[place]) for place in range(count)
+        tuple(draft for found in alternatives for draft in found[min(place, len(found) - 1)])
+        for place in range(count)
     ]
 
 
@@ -97,7 +98,7 @@ def merge_levels(
         metaops = [_burdened(context, name, beside) for name in level]
         kept, steady = _schedule(context, metaops, kept, steady, before)
     drafts = []
-    for merged in {one.signature: one for one in (steady, *kept)}.values():
+    for merged in {one.signature: one for one in (*kept, steady)}.values():
         heavy = _heavy_drafts(context, merged.runs, round_index)
         lighter = _light_drafts(context, light, [draft for _, draft in heavy], round_index)
         drafts.append(_numbered([*heavy, *lighter]))
