@@ -72,7 +72,7 @@ class Lanes:
         taken: set[int] = set()
         changed: list[Run] = []
         for run in stage:
-            held = self.home(run.id, costs)
+            held = self.home(run.id, costs.predecessors)
             if len(held) == run.num_devices and taken.isdisjoint(held):
                 taken.update(held)
                 self._place(run, held, costs)
@@ -84,17 +84,21 @@ class Lanes:
             lanes = tuple(heapq.heappop(open_lanes)[1] for _ in range(run.num_devices))
             self._place(run, lanes, costs)
 
-    def home(self, metaop: str, costs: Costs) -> tuple[int, ...]:
+    def home(self, metaop: str, predecessors: Mapping[str, Sequence[str]]) -> tuple[int, ...]:
         """Give the lanes that hold a MetaOp's data: its own, or those of what it follows."""
         if metaop in self.held:
             return self.held[metaop]
-        before = [p for p in costs.predecessors.get(metaop, ()) if p in self.held]
+        before = [p for p in predecessors.get(metaop, ()) if p in self.held]
         return self.held[max(before, key=lambda p: self.ends_s[p])] if before else ()
+
+    def homes(self, predecessors: Mapping[str, Sequence[str]]) -> dict[str, int]:
+        """Give the number of lanes that hold each MetaOp's data."""
+        return {metaop: len(self.home(metaop, predecessors)) for metaop in predecessors}
 
     def _place(self, run: Run, lanes: tuple[int, ...], costs: Costs) -> None:
         before = [self.ends_s.get(p, 0.0) for p in costs.predecessors.get(run.id, ())]
         ready_s = max([self.ends_s.get(run.id, 0.0), *before])
-        home = self.home(run.id, costs)
+        home = self.home(run.id, costs.predecessors)
         if home != lanes and run.id in costs.moves:
             ready_s += costs.moves[run.id].seconds(len(home), len(lanes))
         start_s = max(ready_s, max(self.free_s[d] for d in lanes))

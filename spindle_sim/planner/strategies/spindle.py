@@ -26,10 +26,15 @@ KEPT = 4
 # Half of those kept are chosen as if each slice made the schedule so much longer: what slices cost
 # shows only in placement, and in the backward, whose times are not quite the forward's.
 PER_RUN = 0.005
+# Staying on more devices than it takes is offered where it is this little slower at most. It counts
+# as this little faster, so that times fall strictly.
+FLAT = 1e-3
+TIE = 1e-6
 # Small levels are searched a second time with moving data so many times dearer.
 STEADY = 30.0
 
-Key = tuple[int, int, int]  # stage among the heavy MetaOps, before/within/after it, place there
+# Stage among the heavy MetaOps; before, within or after it; how far; place among those.
+Key = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +130,10 @@ def _schedule(
 
     `steady` is the one that moves least data from level to level, however it plays out.
     """
+    homes = [one.lanes.homes(before) for one in (kept[0], steady)]
+    metaops = [
+        _offered(context, metaop, {home.get(metaop.id, 0) for home in homes}) for metaop in metaops
+    ]
     costs = _costs(context, metaops, before)
     free = _candidates(context, metaops, kept[0], costs)
     small = len(metaops) <= SMALL_LEVEL
@@ -168,9 +177,26 @@ def _candidates(
         metaops,
         context.cluster.num_devices,
         moves=[costs.moves[metaop.id] for metaop in metaops],
-        home=[len(earlier.lanes.home(metaop.id, costs)) for metaop in metaops],
+        home=[len(earlier.lanes.home(metaop.id, costs.predecessors)) for metaop in metaops],
         effort=effort if width is None else replace(effort, width=width),
         rng=np.random.default_rng(context.seed),
+    )
+
+
+def _offered(context: Context, metaop: Malleable, homes: set[int]) -> Malleable:
+    """Offer a MetaOp the devices that hold its input too, where it is about as fast on them.
+
+    An allocation that is no faster than a smaller one is left out otherwise.
+    """
+    curve = context.curve(metaop.id)
+    largest = metaop.allocations[-1]
+    wider = sorted(n for n in homes if n > largest and n in curve.allocations)
+    flat = [n for n in wider if curve.time_s(n) <= curve.time_s(largest) * (1 + FLAT)]
+    last_s = metaop.times_s[-1]
+    return replace(
+        metaop,
+        allocations=(*metaop.allocations, *flat),
+        times_s=(*metaop.times_s, *(last_s * (1 - TIE * (i + 1)) for i in range(len(flat)))),
     )
 
 
@@ -194,7 +220,7 @@ def _burdened(context: Context, name: str, beside: Mapping[str, Sequence[str]]) 
             times[n] += count * curve.time_s(size) / num_ops
     useful: dict[int, float] = {}
     for n, time_s in times.items():
-        if time_s < min(useful.values(), default=float("inf")) * (1 - 1e-9):
+        if time_s < min(useful.values(), default=float("inf")) * (1 - TIE):
             useful[n] = time_s
     return Malleable(
         id=name,
@@ -244,7 +270,7 @@ def _heavy_drafts(
             first_op=first,
             num_ops=run.num_ops,
         )
-        drafts.append(((run.stage, 0, 0), draft))
+        drafts.append(((run.stage, 0, 0, 0), draft))
     return drafts
 
 
@@ -261,21 +287,33 @@ def _light_drafts(
     """
     first: dict[str, DraftSlice] = {}
     last: dict[str, DraftSlice] = {}
+    hosts: dict[tuple[int, int, int], list[dict[str, int]]] = {}
     for draft in heavy:
         first.setdefault(draft.metaop, draft)
         last[draft.metaop] = draft
-    drafts = []
+    drafts: list[tuple[Key, DraftSlice]] = []
     for metaop, attachment in light.items():
         if attachment.follows:
             host = max((last[name] for name in attachment.hosts), key=lambda d: d.stage)
-            key = host.stage, 1, attachment.hops
+            near = host.stage, 1, attachment.hops
         else:
             host = min((first[name] for name in attachment.hosts), key=lambda d: d.stage)
-            key = host.stage, -1, -attachment.hops
+            near = host.stage, -1, -attachment.hops
         valid = [n for n in context.curve(metaop).allocations if n <= host.num_devices]
         size = max(valid, default=min(context.curve(metaop).allocations))
         draft = context.draft(metaop, num_devices=size, stage=host.stage, round_index=round_index)
-        drafts.append((key, draft))
+        taken = hosts.setdefault(near, [])
+        # Those of one host come one after the other; no more run side by side than devices allow.
+        place = 0
+        while place < len(taken) and (
+            host.metaop in taken[place]
+            or sum(taken[place].values()) + size > context.cluster.num_devices
+        ):
+            place += 1
+        if place == len(taken):
+            taken.append({})
+        taken[place][host.metaop] = size
+        drafts.append(((*near, place), draft))
     return drafts
 
 
