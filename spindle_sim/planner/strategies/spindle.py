@@ -20,6 +20,7 @@ __all__ = ["merge_rounds", "spindle"]
 # stays in seconds.
 LARGE_LEVEL = 4096
 SMALL_LEVEL = 8  # MetaOps
+TINY_LEVEL = 5
 
 # Merged schedules that are placed, to see which communicates least.
 KEPT = 4
@@ -148,7 +149,7 @@ def _schedule(
     kept_now: dict[object, Merged] = {}
     for pair in zip(merged, fewest, strict=True):
         for one in pair:
-            if len(kept_now) < KEPT - 1:
+            if len(kept_now) < (2 * KEPT if len(metaops) <= TINY_LEVEL else KEPT - 1):
                 kept_now.setdefault(one.signature, one)
     return list(kept_now.values()), steady.then(least_moved, costs)
 
@@ -249,6 +250,8 @@ def _effort(num_metaops: int, num_devices: int) -> SearchEffort:
     """Search small levels, which are cheap and leave least room to balance, most widely."""
     if num_metaops * num_devices > LARGE_LEVEL:
         return SearchEffort(num_buckets=16, width=1, num_perturbed=1, num_spans=4, num_results=3)
+    if num_metaops <= TINY_LEVEL:
+        return SearchEffort(num_buckets=16, width=4, num_perturbed=4, num_spans=6, num_results=24)
     if num_metaops <= SMALL_LEVEL:
         return SearchEffort(num_buckets=16, num_perturbed=3, num_spans=6)
     return SearchEffort(num_buckets=16)
