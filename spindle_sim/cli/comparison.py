@@ -1,7 +1,7 @@
 """One workload on one cluster under several strategies: plan, simulate, sum up; nothing printed."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spindle_sim.cli.console import Advance
@@ -78,32 +78,50 @@ class Outcome:
 
 
 def compare_strategies(comparison: Comparison, advance: Advance) -> tuple[Outcome, ...]:
-    """Plan and simulate under each strategy; one that is infeasible doesn't stop the others."""
-    from spindle_sim.planner import make_plan
+    """Plan and simulate under each strategy; one that is infeasible doesn't stop the others.
 
-    outcomes = []
+    Where one strategy needs ZeRO-1 to fit the memory, all get it: it makes the optimizer step
+    shorter, and would else pass for that strategy's merit.
+    """
+    planned = []
     for strategy in comparison.strategies:
         advance(f"planning {strategy}")
-        begun_s = time.perf_counter()
-        try:
-            plan = make_plan(
-                comparison.workload,
-                comparison.cluster,
-                strategy,
-                profile=comparison.profile,
-                placement=comparison.placement,
-                seed=comparison.options.seed,
-            )
-        except InfeasibleError as error:
-            planning_s = time.perf_counter() - begun_s
-            outcomes.append(Outcome(strategy=strategy, planning_s=planning_s, error=error))
-            advance(f"no plan of {strategy}")
-            continue
-        planning_s = time.perf_counter() - begun_s
-        advance(f"simulating {strategy}")
-        result = simulate_plan(plan, comparison.options)
-        outcomes.append(Outcome(strategy=strategy, planning_s=planning_s, result=result))
+        planned.append(_planned(comparison, strategy, zero1=None))
+    if any(plan is not None and plan.zero1 for plan, _ in planned):
+        planned = [
+            pair if pair[0] is None or pair[0].zero1 else _planned(comparison, strategy, zero1=True)
+            for strategy, pair in zip(comparison.strategies, planned, strict=True)
+        ]
+    outcomes = []
+    for strategy, (plan, outcome) in zip(comparison.strategies, planned, strict=True):
+        advance(f"simulating {strategy}" if plan else f"no plan of {strategy}")
+        if plan is not None:
+            outcome = replace(outcome, result=simulate_plan(plan, comparison.options))
+        outcomes.append(outcome)
     return tuple(outcomes)
+
+
+def _planned(
+    comparison: Comparison, strategy: str, *, zero1: bool | None
+) -> "tuple[Plan | None, Outcome]":
+    from spindle_sim.planner import make_plan
+
+    begun_s = time.perf_counter()
+    plan, error = None, None
+    try:
+        plan = make_plan(
+            comparison.workload,
+            comparison.cluster,
+            strategy,
+            profile=comparison.profile,
+            placement=comparison.placement,
+            seed=comparison.options.seed,
+            zero1=zero1,
+        )
+    except InfeasibleError as refused:
+        error = refused
+    planning_s = time.perf_counter() - begun_s
+    return plan, Outcome(strategy=strategy, planning_s=planning_s, error=error)
 
 
 def simulate_plan(plan: "Plan", options: SimulationOptions) -> Result:

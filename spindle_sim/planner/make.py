@@ -80,11 +80,14 @@ def make_plan(
     profile: Profile | None = None,
     placement: str = "spindle",
     seed: int = 0,
+    zero1: bool | None = None,
     estimator: Estimator | None = None,
 ) -> Plan:
     """Give the plan of one training iteration of `workload` on `cluster`.
 
-    `estimator`, where given, is used instead of a new one (its curves are remembered).
+    `zero1` shards the optimizer states over each parameter group, or not; without it that is done
+    where the memory asks for it. `estimator`, where given, is used instead of a new one (its curves
+    are remembered).
 
     Raises:
         UsageError: no such strategy or placement.
@@ -95,7 +98,7 @@ def make_plan(
     estimator = estimator or Estimator(cluster, profile)
     graph = contract(workload)
     choices: list[tuple[Choice, Context]] = []
-    for settings in degrees(workload, graph, cluster):
+    for settings in degrees(workload, graph, cluster, zero1=zero1):
         context = Context(
             workload=workload,
             cluster=cluster,

@@ -46,9 +46,14 @@ class Choice:
     optimum_s: float
 
 
-def degrees(workload: Workload, graph: MetaGraph, cluster: Cluster) -> Iterator[Settings]:
-    """Give tensor-parallel degrees and ZeRO-1 worth considering, the least intrusive first."""
-    whole = Settings(tp=tuple((module.name, 1) for module in workload.modules))
+def degrees(
+    workload: Workload, graph: MetaGraph, cluster: Cluster, *, zero1: bool | None = None
+) -> Iterator[Settings]:
+    """Give tensor-parallel degrees and ZeRO-1 worth considering, the least intrusive first.
+
+    `zero1` says that ZeRO-1 must be on or off; without it both are considered.
+    """
+    whole = Settings(tp=tuple((module.name, 1) for module in workload.modules), zero1=bool(zero1))
     if _states(graph, cluster, whole) <= SMALL_STATES * cluster.usable_memory_bytes:
         yield whole
         return
@@ -56,14 +61,15 @@ def degrees(workload: Workload, graph: MetaGraph, cluster: Cluster) -> Iterator[
     for tp in (1, 2, 4, 8):
         if tp > cluster.island_size or cluster.island_size % tp:
             continue
-        for zero1 in (False, True):
-            settings = replace(whole, tp=_degrees(workload, graph, cluster, tp), zero1=zero1)
+        for sharded in (False, True) if zero1 is None else (zero1,):
+            settings = replace(whole, tp=_degrees(workload, graph, cluster, tp), zero1=sharded)
             if _states(graph, cluster, settings) <= LARGEST_STATES * cluster.usable_memory_bytes:
                 fitting = True
                 yield settings
     if not fitting:  # a device can't hold the whole model: placement has to spread it
         largest = max(tp for tp in (1, 2, 4, 8) if cluster.island_size % tp == 0)
-        yield replace(whole, tp=_degrees(workload, graph, cluster, largest), zero1=True)
+        divided = _degrees(workload, graph, cluster, largest)
+        yield replace(whole, tp=divided, zero1=zero1 is not False)
 
 
 def choose(context: Context, options: Sequence[tuple[tuple[str, ...], ...]]) -> list[Choice]:

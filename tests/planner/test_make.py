@@ -243,3 +243,32 @@ def test_recomputation_is_chosen_only_where_memory_is_short() -> None:
 
     assert not any(item.recompute for item in roomy.slices)
     assert any(item.recompute for item in tight.slices)
+
+
+@pytest.mark.parametrize("zero1", [True, False])
+def test_zero1_can_be_asked_for(zero1: bool) -> None:  # noqa: FBT001
+    plan = make_plan(
+        builtin_workload("ofasys").with_first_tasks(2), parse_cluster("a800:8"), zero1=zero1
+    )
+
+    assert plan.zero1 is zero1
+    assert validate_plan(plan) == ()
+
+
+def test_several_losses_on_one_tower_run_one_after_the_other() -> None:
+    # Three losses over three towers, all light and all beside the same tower: they must not ask for
+    # more devices in one stage than there are.
+    clip = builtin_workload("multitask-clip")
+    uses = [ModuleUse(name=name, module=name, tokens=200) for name in ("vision", "text", "audio")]
+    pairs = (("vision", "text"), ("vision", "audio"), ("text", "audio"))
+    losses = [ModuleUse(name=f"{a}-{b}", module="contrastive", tokens=1) for a, b in pairs]
+    flows = [
+        DataFlow(source=source, target=loss.name)
+        for loss, pair in zip(losses, pairs, strict=True)
+        for source in pair
+    ]
+    task = Task(name="three", batch_size=64, uses=(*uses, *losses), flows=tuple(flows))
+    plan = make_plan(replace(clip, tasks=(task,)), parse_cluster("a100:1x4"))
+
+    assert validate_plan(plan) == ()
+    assert not any(item.recompute for item in plan.slices)
