@@ -1,14 +1,20 @@
 """The seam between plans and what runs them: a plan in, a timeline out.
 
-Backends are found through the entry point group `spindle_sim.backends`.
+Backends are found through the entry point group `spindle_sim.backends`, so that nothing here
+depends on what they need.
 """
 
-from typing import Protocol
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Protocol, runtime_checkable
 
+from spindle_sim.errors import UsageError, suggestion
 from spindle_sim.plan import Plan
 from spindle_sim.timeline import Timeline
 
-__all__ = ["Backend"]
+__all__ = ["Backend", "Execution", "ExecutionOptions", "Executor", "find_executor"]
+
+_GROUP = "spindle_sim.backends"
 
 
 class Backend(Protocol):
@@ -19,3 +25,62 @@ class Backend(Protocol):
     def run(self, plan: Plan) -> Timeline:
         """Give what happened."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionOptions:
+    """How a plan is executed on real devices.
+
+    With `emulate` each slice's computation is replaced by waiting for `time_scale` times its
+    planned time; messages and groups are real. No message or collective may take `timeout_s`.
+    """
+
+    iterations: int = 3
+    emulate: bool = False
+    time_scale: float = 1.0
+    dtype: str = "float32"
+    seed: int = 0
+    timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """What came of it: the iteration of median duration, all durations, losses by task.
+
+    The first iteration, which warms up, is no candidate where there are others. Emulated runs have
+    no losses.
+    """
+
+    timeline: Timeline
+    iterations_s: tuple[float, ...]
+    losses: tuple[dict[str, float], ...]
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """A backend that runs plans on real devices, a process for each."""
+
+    name: str
+
+    def execute(self, plan: Plan, options: ExecutionOptions) -> Execution:
+        """Run some iterations of a valid plan.
+
+        Raises:
+            ExecutionError: a process failed; it says which one and why.
+        """
+        ...
+
+
+def find_executor(name: str) -> Executor:
+    """Give the backend that is registered under a name.
+
+    Raises:
+        UsageError: there is none of that name, or it doesn't execute plans.
+    """
+    found = entry_points(group=_GROUP)
+    if name not in found.names:
+        raise UsageError(f"no backend {name!r} is installed; {suggestion(name, found.names)}")
+    backend: object = found[name].load()()
+    if not isinstance(backend, Executor):
+        raise UsageError(f"backend {name!r} simulates: it has no processes to run a plan on")
+    return backend

@@ -4,7 +4,8 @@ SpindleError               exit 1
 ├── UsageError             exit 2: a flag or an argument is wrong
 ├── InputError             exit 3: a file (workload, cluster, plan, profile) is wrong
 │   └── PlanError          exit 3: a plan of another version or shape, or one that breaks a rule
-└── InfeasibleError        exit 4: the input is right, but no plan for it exists
+├── InfeasibleError        exit 4: the input is right, but no plan for it exists
+└── ExecutionError         exit 5: a plan is right, but its run on real devices failed
 """
 
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from difflib import get_close_matches
 from typing import ClassVar
 
 __all__ = [
+    "ExecutionError",
     "InfeasibleError",
     "InputError",
     "PlanError",
@@ -77,6 +79,12 @@ class InfeasibleError(SpindleError):
     """The input is valid, but no plan for it exists: memory or devices are short."""
 
     exit_code = 4
+
+
+class ExecutionError(SpindleError):
+    """The plan is right, but what ran it failed: a rank raised, died or waited too long."""
+
+    exit_code = 5
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -64,8 +64,11 @@ class _Dealer:
 
 def random_plan(choose: Choose) -> Plan:
     """Give a valid plan of a random workload on a random cluster."""
-    cluster = _random_cluster(choose)
-    workload = _random_workload(choose)
+    return dealt_plan(choose, _random_workload(choose), _random_cluster(choose))
+
+
+def dealt_plan(choose: Choose, workload: Workload, cluster: Cluster) -> Plan:
+    """Give a valid plan of this workload on this cluster, whose slices are dealt at random."""
     metaops = make_metaops(workload)
     degrees = [tp for tp in (1, 2) if cluster.island_size % tp == 0]
     tps = {name: choose(degrees) for name in sorted({m.parameter_set for m in metaops})}

@@ -2,3 +2,32 @@
 
 Nothing here imports torch before it is needed, so that the entry point can be loaded anywhere.
 """
+
+from dataclasses import dataclass
+
+from spindle_sim.backend import Execution, ExecutionOptions
+from spindle_sim.plan import Plan
+from spindle_sim.timeline import Timeline
+from spindle_torch.launch import launch
+
+__all__ = ["TorchBackend"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchBackend:
+    """Runs a plan with a process for each device: NCCL on GPUs, gloo on CPUs."""
+
+    name: str = "torch"
+
+    def run(self, plan: Plan) -> Timeline:
+        """Give what happened in one iteration, after one that warms up."""
+        return self.execute(plan, ExecutionOptions(iterations=2)).timeline
+
+    def execute(self, plan: Plan, options: ExecutionOptions) -> Execution:
+        """Run some iterations of a valid plan on this host.
+
+        Raises:
+            UsageError: torch isn't installed.
+            ExecutionError: a rank failed; it says which one and why.
+        """
+        return launch(plan, options)

@@ -6,7 +6,7 @@ plan's own parameter groups don't count: its group is that of all who hold the t
 
 from dataclasses import dataclass
 
-from spindle_sim.errors import InputError
+from spindle_sim.errors import InputError, PlanError
 from spindle_sim.plan import Plan, Slice
 from spindle_sim.workload import Embedding, Projection, Workload
 
@@ -35,6 +35,9 @@ def held_operators(plan: Plan, *, tied: bool) -> dict[OperatorKey, frozenset[int
     """Give the ranks that hold each operator's parameters, frozen ones too.
 
     With `tied` a rank that runs a tied projection holds the table as well.
+
+    Raises:
+        PlanError: a tied projection is divided otherwise than its table.
     """
     metaops = plan.metaop_by_id()
     held: dict[OperatorKey, set[int]] = {}
@@ -43,7 +46,7 @@ def held_operators(plan: Plan, *, tied: bool) -> dict[OperatorKey, frozenset[int
         for index in range(item.first_op, item.first_op + item.num_ops):
             _hold(held, item, name, index)
         if tied and _is_tied(plan.workload, name):
-            _hold(held, item, tied_table(plan.workload, name), 0)
+            _hold(held, item, _table_of(plan, item, name), 0)
     return {key: frozenset(ranks) for key, ranks in sorted(held.items())}
 
 
@@ -87,6 +90,18 @@ def tied_table(workload: Workload, parameter_set: str) -> str:
         f"{parameter_set}: is tied, but no embedding has a table of {operator.columns} x"
         f" {operator.inner}; add one, or set tied to false"
     )
+
+
+def _table_of(plan: Plan, item: Slice, name: str) -> str:
+    table = tied_table(plan.workload, name)
+    metaops = plan.metaop_by_id()
+    for other in plan.slices:
+        if metaops[other.metaop].parameter_set == table and other.tp != item.tp:
+            raise PlanError(
+                f"slice {item.id}: tp is {item.tp}, but slice {other.id} holds the table {table},"
+                f" to which it is tied, with tp {other.tp}; their shards would differ"
+            )
+    return table
 
 
 def _is_tied(workload: Workload, parameter_set: str) -> bool:

@@ -1,0 +1,122 @@
+"""Emulated work: each slice waits for its planned time; messages and groups are real and checked.
+
+A row is one number that says which slice it left and which sample it is, so that whatever arrives
+in the wrong place is found. Message sizes are not the plan's: this validates order and grouping.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from spindle_sim.errors import ExecutionError
+from spindle_sim.estimate import Estimator
+from spindle_sim.estimate.memory import OPTIMIZER_BYTES
+from spindle_sim.plan import Plan, Slice
+from spindle_torch.intervals import held_samples
+from spindle_torch.pool import parameter_pool
+
+__all__ = ["Emulation"]
+
+_SAMPLES = 2**24  # more than any batch: a mark is slice * _SAMPLES + sample
+
+
+@dataclass(slots=True, kw_only=True)
+class Emulation:
+    """Waits in place of one rank's computation, `time_scale` times as long as planned."""
+
+    plan: Plan
+    rank: int
+    time_scale: float
+    dtype: torch.dtype = torch.float64
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    _batches: dict[str, int] = field(init=False)
+    _index_of: dict[str, int] = field(init=False)
+    _owed: dict[str, list[int]] = field(init=False)
+    _group_sizes: tuple[int, ...] = field(init=False)
+    _step_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take what is looked up often out of the plan."""
+        metaops = self.plan.metaop_by_id()
+        self._batches = {item.id: metaops[item.metaop].batch for item in self.plan.slices}
+        self._index_of = {item.id: index for index, item in enumerate(self.plan.slices)}
+        self._owed = {item.id: [] for item in self.plan.slices}
+        for index, flow in enumerate(self.plan.flows):
+            if flow.gradient:
+                self._owed[flow.target_slice].append(index)
+        self._group_sizes = tuple(len(group.devices) for group in parameter_pool(self.plan))
+        optimizer_bytes = sum(
+            item.optimizer_bytes for item in self.plan.memory if item.device == self.rank
+        )
+        stepped = optimizer_bytes / OPTIMIZER_BYTES
+        estimator = Estimator(self.plan.cluster)
+        self._step_s = estimator.optimizer_step_s(stepped) if stepped else 0.0
+
+    def elements(self, flow: int) -> int:
+        """Give 1: a sample is one number."""
+        del flow
+        return 1
+
+    def prepare(self, step: int) -> None:
+        """Nothing to get ready."""
+        del step
+
+    def forward(self, item: Slice, inputs: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
+        """Wait for the slice's forward, having checked what arrived."""
+        begun_s = time.perf_counter()
+        for index, rows in inputs.items():
+            self._check(self.plan.flows[index].source_slice, item, rows, index)
+        self._wait(begun_s, item.forward_s)
+        return self._marks(item.id, item)
+
+    def backward(
+        self, item: Slice, gradients: Mapping[int, torch.Tensor]
+    ) -> Mapping[int, torch.Tensor]:
+        """Wait for the slice's backward, having checked what arrived."""
+        begun_s = time.perf_counter()
+        for index, rows in gradients.items():
+            self._check(self.plan.flows[index].target_slice, item, rows, index)
+        self._wait(begun_s, item.backward_s)
+        return dict.fromkeys(self._owed[item.id], self._marks(item.id, item))
+
+    def gradient(self, group: int) -> torch.Tensor:
+        """Give 1: the sum is the number of ranks."""
+        del group
+        return torch.ones(1, dtype=self.dtype, device=self.device)
+
+    def take_gradient(self, group: int, total: torch.Tensor) -> None:
+        """Check that every rank of the group was counted once."""
+        if total.item() != self._group_sizes[group]:
+            raise ExecutionError(
+                f"parameter group {group}: {total.item():g} ranks summed gradients where"
+                f" {self._group_sizes[group]} belong to it"
+            )
+
+    def step(self) -> None:
+        """Wait for the optimizer's step."""
+        self._wait(time.perf_counter(), self._step_s)
+
+    def losses(self) -> dict[str, float]:
+        """Give none."""
+        return {}
+
+    def synchronize_device(self) -> None:
+        """Nothing runs anywhere else."""
+
+    def _marks(self, slice_id: str, holder: Slice) -> torch.Tensor:
+        first, last = held_samples(holder, self.rank, self._batches[holder.id])
+        marks = torch.arange(first, last, dtype=self.dtype, device=self.device)
+        return (marks + self._index_of[slice_id] * _SAMPLES).unsqueeze(1)
+
+    def _check(self, source: str, item: Slice, rows: torch.Tensor, flow: int) -> None:
+        if not torch.equal(rows, self._marks(source, item)):
+            raise ExecutionError(
+                f"flow {flow}: {item.id} got other samples than those that {source} owes it"
+            )
+
+    def _wait(self, begun_s: float, duration_s: float) -> None:
+        left_s = begun_s + duration_s * self.time_scale - time.perf_counter()
+        if left_s > 0:
+            time.sleep(left_s)

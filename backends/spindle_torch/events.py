@@ -1,0 +1,96 @@
+"""What one rank notes while it runs, and how the notes of all ranks become a timeline.
+
+Spans are what the rank itself spent its time on: a receive is the time for which it waited for
+messages, 0 where they came while it computed. Of it, `wait_s` is until the last sender had posted
+its side: the rest is transfer. Likewise a synchronization waits until its last rank has come.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spindle_sim.plan import Plan
+from spindle_sim.timeline import Kind, Phase, Span, Timeline
+
+__all__ = ["Event", "Origin", "to_timeline"]
+
+_COMMUNICATION = {Kind.SEND, Kind.RECEIVE, Kind.COPY, Kind.SYNC}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What is awaited: the messages that a rank sends with the output of an operation."""
+
+    slice: str
+    backward: bool
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One thing that a rank did; `awaits` of a receive, `group` of a synchronization."""
+
+    kind: Kind
+    phase: Phase
+    start_s: float
+    end_s: float
+    slice: str = ""
+    size_bytes: float = 0.0
+    awaits: tuple[Origin, ...] = ()
+    peers: tuple[int, ...] = ()
+    group: int = -1
+
+
+def to_timeline(
+    plan: Plan, backend: str, events: Sequence[Sequence[Event]], starts_s: Sequence[float]
+) -> Timeline:
+    """Give the timeline of one iteration from the events of each rank, on one clock.
+
+    It begins when the first rank does.
+    """
+    begin_s = min(starts_s)
+    posted = {
+        Origin(slice=event.slice, backward=event.phase is Phase.BACKWARD, rank=rank): event.start_s
+        for rank, own in enumerate(events)
+        for event in own
+        if event.kind is Kind.SEND
+    }
+    last: dict[int, float] = {}
+    for own in events:
+        for event in own:
+            if event.kind is Kind.SYNC:
+                last[event.group] = max(last.get(event.group, event.start_s), event.start_s)
+    metaops = plan.metaop_by_id()
+    owners = {item.id: (item.metaop, metaops[item.metaop].task) for item in plan.slices}
+    owners[""] = "", ""
+    spans = [
+        _span(rank, event, owners[event.slice], _ready_s(event, posted, last), begin_s)
+        for rank, own in enumerate(events)
+        for event in own
+    ]
+    spans.sort(key=lambda span: (span.device, span.start_s, span.end_s))
+    return Timeline(backend=backend, num_devices=plan.cluster.num_devices, spans=tuple(spans))
+
+
+def _ready_s(event: Event, posted: Mapping[Origin, float], last: Mapping[int, float]) -> float:
+    """Give when the last of the others was there."""
+    if event.kind is Kind.SYNC:
+        return last[event.group]
+    return max((posted[origin] for origin in event.awaits), default=event.start_s)
+
+
+def _span(rank: int, event: Event, owner: tuple[str, str], ready_s: float, begin_s: float) -> Span:
+    metaop, task = owner
+    return Span(
+        device=rank,
+        start_s=event.start_s - begin_s,
+        end_s=event.end_s - begin_s,
+        kind=event.kind,
+        phase=event.phase,
+        metaop=metaop,
+        task=task,
+        slice=event.slice,
+        stream=1 if event.kind in _COMMUNICATION else 0,
+        bytes=event.size_bytes,
+        peer=event.peers[0] if len(event.peers) == 1 else None,
+        wait_s=min(max(ready_s - event.start_s, 0.0), event.end_s - event.start_s),
+    )

@@ -1,0 +1,100 @@
+"""Starts the ranks of a run through torchrun, waits, and gives the result or the one cause.
+
+No torch in this process: the ranks and their agent are others.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from spindle_sim.backend import Execution, ExecutionOptions
+from spindle_sim.errors import ExecutionError, UsageError
+from spindle_sim.plan import Plan, save_plan
+from spindle_torch.outcome import execution_from_json, first_cause, read_failures
+
+__all__ = ["launch"]
+
+_ENTRY = ("-m", "spindle_torch")
+_GRACE_S = 20.0
+
+
+def launch(plan: Plan, options: ExecutionOptions, entry: Sequence[str] = _ENTRY) -> Execution:
+    """Run a plan with a process for each of its devices on this host.
+
+    `entry` is what torchrun starts: a script of one's own in place of `-m spindle_torch`, which
+    gets the same arguments.
+
+    Raises:
+        UsageError: torch isn't installed.
+        ExecutionError: a rank failed; of all messages, the one that the others follow from.
+    """
+    if find_spec("torch") is None:
+        raise UsageError("running a plan needs torch: pip install 'spindle-sim[torch]'")
+    with tempfile.TemporaryDirectory(prefix="spindle-run-") as name:
+        folder = Path(name)
+        save_plan(plan, folder / "plan")
+        log = folder / "log"
+        exit_code = _supervise(_command(plan, options, entry, folder), log)
+        result = folder / "result"
+        if exit_code == 0 and result.exists():
+            return execution_from_json(result.read_text(encoding="utf-8"))
+        cause = first_cause(read_failures(folder))
+        if cause is not None:
+            raise ExecutionError(str(cause))
+        raise ExecutionError(f"the ranks couldn't be run: {_last_line(log)}")
+
+
+def _command(
+    plan: Plan, options: ExecutionOptions, entry: Sequence[str], folder: Path
+) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "spindle_torch.agent",
+        str(folder),
+        "--standalone",
+        "--local-addr=127.0.0.1",
+        f"--nproc-per-node={plan.cluster.num_devices}",
+        *entry,
+        str(folder / "plan"),
+        f"--output={folder / 'result'}",
+        f"--status={folder}",
+        "--end-with-parent",
+        f"--iterations={options.iterations}",
+        f"--time-scale={options.time_scale}",
+        f"--dtype={options.dtype}",
+        f"--seed={options.seed}",
+        f"--timeout={options.timeout_s}",
+        *(["--emulate"] if options.emulate else []),
+    ]
+
+
+def _supervise(command: Sequence[str], log: Path) -> int:
+    """Give the agent's exit code; if this process is interrupted, the agent ends its ranks."""
+    with log.open("wb") as stream:
+        # In a session of its own: an interrupt from the keyboard reaches this process alone.
+        agent = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            return agent.wait()
+        finally:
+            if agent.poll() is None:
+                agent.terminate()
+                try:
+                    agent.wait(_GRACE_S)
+                except subprocess.TimeoutExpired:
+                    agent.kill()  # its ranks end with it
+                    agent.wait()
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no reason is known")

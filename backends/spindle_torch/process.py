@@ -1,0 +1,107 @@
+"""A rank as a process: its arguments, and an end that others can tell from its exit code."""
+
+import argparse
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from spindle_sim.backend import ExecutionOptions
+from spindle_sim.errors import ExecutionError, SpindleError
+from spindle_torch.outcome import Failure, FailureKind, write_failure
+from spindle_torch.work import Work
+from spindle_torch.worker import Situation, WorkerOptions, run_worker
+
+__all__ = ["end_with_parent", "main"]
+
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+def main(arguments: Sequence[str], wrap: Callable[[Work], Work] = lambda work: work) -> None:
+    """Run one rank and end the process if it fails, at once: others may never answer again."""
+    options = _parser().parse_args(arguments)
+    if options.end_with_parent:
+        end_with_parent(signal.SIGKILL)
+    situation = Situation()
+    try:
+        run_worker(_worker_options(options), situation, wrap)
+    except SpindleError as error:
+        failure = Failure(
+            rank=situation.rank,
+            kind=FailureKind.REFUSED,
+            message="; ".join(str(problem) for problem in error.problems),
+            exit_code=error.exit_code,
+        )
+    except Exception as error:  # the last line of defence: the launcher wants to know
+        failure = _failure(error, situation)
+    else:
+        return
+    sys.stderr.write(f"error: {failure}\n")
+    sys.stderr.flush()
+    if options.status is not None:
+        write_failure(options.status, failure)
+    os._exit(failure.exit_code)  # not exit(): a group with a dead peer may never be taken down
+
+
+def end_with_parent(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when its parent is gone (Linux; else nothing)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, int(number))
+
+
+def _parser() -> argparse.ArgumentParser:
+    defaults = ExecutionOptions()
+    parser = argparse.ArgumentParser(
+        prog="python -m spindle_torch", description="One rank of a plan's run, under torchrun."
+    )
+    parser.add_argument("plan", type=Path, help="the plan file, the same for all ranks")
+    parser.add_argument("--output", type=Path, help="file for the result, written by rank 0")
+    parser.add_argument("--iterations", type=int, default=defaults.iterations)
+    parser.add_argument("--emulate", action="store_true", help="wait instead of computing")
+    parser.add_argument("--time-scale", type=float, default=defaults.time_scale)
+    parser.add_argument("--dtype", choices=("float32", "float64"), default=defaults.dtype)
+    parser.add_argument("--seed", type=int, default=defaults.seed)
+    parser.add_argument("--timeout", type=float, default=defaults.timeout_s, help="seconds")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--status", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def _worker_options(options: argparse.Namespace) -> WorkerOptions:
+    return WorkerOptions(
+        plan=options.plan,
+        output=options.output,
+        device=options.device,
+        execution=ExecutionOptions(
+            iterations=max(1, options.iterations),
+            emulate=options.emulate,
+            time_scale=options.time_scale,
+            dtype=options.dtype,
+            seed=options.seed,
+            timeout_s=options.timeout,
+        ),
+    )
+
+
+def _failure(error: Exception, situation: Situation) -> Failure:
+    text = " ".join(str(error).split()) or type(error).__name__
+    # torch has no class of its own for what gloo reports.
+    lost = isinstance(error, RuntimeError) and (situation.is_waiting or "gloo" in text)
+    if lost:
+        message = f"lost the others in {situation}: {text}"
+    else:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        message = (
+            f"{type(error).__name__} in {situation}: {text} ({Path(place.filename).name}:"
+            f"{place.lineno})"
+        )
+    return Failure(
+        rank=situation.rank,
+        kind=FailureKind.LOST if lost else FailureKind.RAISED,
+        message=message,
+        exit_code=ExecutionError.exit_code,
+    )

@@ -1,0 +1,259 @@
+"""The real work of a rank: layers, losses, gradients and the optimizer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from spindle_sim.errors import PlanError
+from spindle_sim.estimate.memory import PARAMETER_BYTES
+from spindle_sim.plan import Backward, MetaOp, Plan, Slice
+from spindle_torch.data import DataSource
+from spindle_torch.groups import Groups
+from spindle_torch.intervals import held_samples
+from spindle_torch.model import CustomOperator, LocalModel, SliceCall, local_model
+from spindle_torch.pool import OperatorKey, PoolGroup, held_operators, parameter_pool
+from spindle_torch.shapes import Site, sites
+
+__all__ = ["Training", "make_training"]
+
+_LEARNING_RATE = 1e-3
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A slice between its forward and its backward."""
+
+    leaves: dict[int, torch.Tensor]
+    output: torch.Tensor | None
+    loss: torch.Tensor | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Training:
+    """Computes the slices of one rank; make it with `make_training`."""
+
+    plan: Plan
+    rank: int
+    groups: Groups
+    model: LocalModel
+    seed: int
+    dtype: torch.dtype
+    device: torch.device
+    custom: Mapping[str, CustomOperator]
+    sites: dict[str, Site]
+    pool: tuple[PoolGroup, ...]
+    optimizer: torch.optim.Optimizer | None
+    _metaops: dict[str, MetaOp] = field(init=False)
+    _inputs: dict[str, tuple[int, ...]] = field(init=False)
+    _elements: tuple[int, ...] = field(init=False)
+    _calls: dict[str, SliceCall] = field(default_factory=dict)
+    _kept: dict[str, _Kept] = field(default_factory=dict)
+    _losses: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Put the flows into each slice in the order in which its operators take them."""
+        self._metaops = self.plan.metaop_by_id()
+        slices = self.plan.slice_by_id()
+        self._elements = tuple(
+            self._elements_out(slices[flow.source_slice]) for flow in self.plan.flows
+        )
+        into: dict[str, list[int]] = {}
+        for index, flow in enumerate(self.plan.flows):
+            into.setdefault(flow.target_slice, []).append(index)
+        self._inputs = {}
+        for name, indexes in into.items():
+            sources = self.sites[slices[name].metaop].sources
+            if not slices[name].first_op:
+                place = {
+                    index: sources.index(slices[self.plan.flows[index].source_slice].metaop)
+                    for index in indexes
+                }
+                indexes.sort(key=place.__getitem__)
+            self._inputs[name] = tuple(indexes)
+
+    def elements(self, flow: int) -> int:
+        """Give the numbers that a flow has for one sample."""
+        return self._elements[flow]
+
+    def prepare(self, step: int) -> None:
+        """Draw the data of this rank's samples."""
+        data = DataSource(seed=self.seed, step=step, dtype=self.dtype, device=self.device)
+        self._calls = {
+            item.id: self._call(item, data)
+            for item in self.plan.slices
+            if self.rank in item.devices
+        }
+        self._losses = {}
+
+    def forward(self, item: Slice, inputs: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
+        """Compute a slice and keep what its backward needs."""
+        leaves = {
+            index: inputs[index].detach().requires_grad_(self.plan.flows[index].gradient)
+            for index in self._inputs.get(item.id, ())
+        }
+        call = self._calls[item.id]
+        trains = self._metaops[item.metaop].backward is not Backward.NONE
+        with torch.set_grad_enabled(trains):
+            output, loss = self.model.forward(call, list(leaves.values()))
+        if loss is not None and not call.shard:
+            self._losses[call.site.task] = self._losses.get(call.site.task, 0.0) + loss.item()
+        if trains:
+            self._kept[item.id] = _Kept(leaves, output, loss)
+        return output
+
+    def backward(
+        self, item: Slice, gradients: Mapping[int, torch.Tensor]
+    ) -> Mapping[int, torch.Tensor]:
+        """Give the gradients of the inputs; those of parameters are added up where they lie."""
+        kept = self._kept.pop(item.id)
+        ends: list[torch.Tensor] = []
+        given: list[torch.Tensor | None] = []
+        if kept.output is not None and kept.output.requires_grad and gradients:
+            ends.append(kept.output)
+            given.append(torch.stack(list(gradients.values())).sum(dim=0))
+        if kept.loss is not None and kept.loss.requires_grad:
+            ends.append(kept.loss)
+            given.append(None)
+        if ends:
+            torch.autograd.backward(ends, given)
+        # An input that the output doesn't depend on still owes its sender a gradient: nothing.
+        return {
+            index: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            for index, leaf in kept.leaves.items()
+            if leaf.requires_grad
+        }
+
+    def gradient(self, group: int) -> torch.Tensor:
+        """Give a group's gradients as one flat tensor, in the order of names."""
+        return torch.cat([_gradient(item).flatten() for item in self._parameters(group)])
+
+    def take_gradient(self, group: int, total: torch.Tensor) -> None:
+        """Cut the sum up again."""
+        begin = 0
+        for parameter in self._parameters(group):
+            end = begin + parameter.numel()
+            parameter.grad = total[begin:end].view_as(parameter)
+            begin = end
+
+    def step(self) -> None:
+        """Step AdamW; a parameter that no sample touched has a gradient of zero."""
+        if self.optimizer is None:
+            return
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = _gradient(parameter)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def losses(self) -> dict[str, float]:
+        """Give this rank's part of each task's loss."""
+        return dict(self._losses)
+
+    def synchronize_device(self) -> None:
+        """Wait for a GPU; a CPU is done when a call returns."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _elements_out(self, source: Slice) -> int:
+        site = self.sites[source.metaop]
+        ends = source.first_op + source.num_ops == site.num_ops
+        shape = site.output if ends else site.passed
+        assert shape is not None, f"{source.id} is a loss, and something flows out of it"
+        return shape.elements
+
+    def _parameters(self, group: int) -> list[torch.nn.Parameter]:
+        return [
+            parameter
+            for key in self.pool[group].operators
+            for _, parameter in self.model.named_parameters(key)
+        ]
+
+    def _call(self, item: Slice, data: DataSource) -> SliceCall:
+        site = self.sites[item.metaop]
+        first, last = held_samples(item, self.rank, site.batch)
+        position = item.devices.index(self.rank)
+        shard, replica = position % item.tp, position // item.tp
+        custom = self.custom.get(site.parameter_set)
+        ends = item.first_op + item.num_ops == site.num_ops
+        return SliceCall(
+            site=site,
+            first_op=item.first_op,
+            num_ops=item.num_ops,
+            shard=shard,
+            num_shards=item.tp,
+            data=None
+            if item.first_op
+            else data.inputs(site, first, last, custom.shape if custom else None),
+            targets=data.targets(site, first, last) if ends else None,
+            tensor=self.groups.members(item.devices[replica * item.tp : (replica + 1) * item.tp]),
+            samples=self.groups.members(item.devices[shard :: item.tp])
+            if self._metaops[item.metaop].batch_coupled
+            else None,
+            recompute=item.recompute,
+        )
+
+
+def make_training(
+    plan: Plan,
+    rank: int,
+    groups: Groups,
+    *,
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    custom: Mapping[str, CustomOperator] | None = None,
+) -> Training:
+    """Make the layers that a rank's slices run, and nothing else (localization, section 3.6).
+
+    Raises:
+        InputError: the workload doesn't say what an operator computes or how inputs are joined.
+        PlanError: the rank would hold other parameters than the plan says.
+    """
+    custom = custom or {}
+    found = sites(plan.workload, {name: item.shape for name, item in custom.items()})
+    keys = [key for key, ranks in held_operators(plan, tied=True).items() if rank in ranks]
+    model = local_model(plan.workload, keys, seed=seed, dtype=dtype, device=device, custom=custom)
+    _check_memory(plan, rank, model)
+    pool = parameter_pool(plan)
+    trained = [
+        parameter
+        for group in pool
+        if rank in group.devices
+        for key in group.operators
+        for _, parameter in model.named_parameters(key)
+    ]
+    optimizer = torch.optim.AdamW(trained, lr=_LEARNING_RATE, foreach=False) if trained else None
+    return Training(
+        plan=plan,
+        rank=rank,
+        groups=groups,
+        model=model,
+        seed=seed,
+        dtype=dtype,
+        device=device,
+        custom=custom,
+        sites=found,
+        pool=pool,
+        optimizer=optimizer,
+    )
+
+
+def _check_memory(plan: Plan, rank: int, model: LocalModel) -> None:
+    """Compare what a rank holds with the plan's memory, which doesn't count tied tables twice."""
+    own = [key for key, ranks in held_operators(plan, tied=False).items() if rank in ranks]
+    held = sum(_numbers(model, key) for key in own)
+    stated = sum(item.parameter_bytes for item in plan.memory if item.device == rank)
+    if round(stated / PARAMETER_BYTES) != held:
+        raise PlanError(
+            f"device {rank}: the plan's memory states {stated / PARAMETER_BYTES:,.0f} parameters,"
+            f" its slices hold {held:,}; plan the workload anew"
+        )
+
+
+def _numbers(model: LocalModel, key: OperatorKey) -> int:
+    return sum(parameter.numel() for _, parameter in model.named_parameters(key))
+
+
+def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -1,0 +1,55 @@
+"""The seam within the engine: what computes slices and holds parameters, real or emulated."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+
+from spindle_sim.plan import Slice
+
+__all__ = ["Work"]
+
+
+class Work(Protocol):
+    """One rank's computation. Rows are (samples, elements); keys of mappings are flow indexes."""
+
+    dtype: torch.dtype
+    device: torch.device
+
+    def elements(self, flow: int) -> int:
+        """Give the numbers that a flow has for one sample."""
+        ...
+
+    def prepare(self, step: int) -> None:
+        """Get ready for an iteration, before its time is taken."""
+        ...
+
+    def forward(self, item: Slice, inputs: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
+        """Compute a slice; give the rows that all flows out of it carry."""
+        ...
+
+    def backward(
+        self, item: Slice, gradients: Mapping[int, torch.Tensor]
+    ) -> Mapping[int, torch.Tensor]:
+        """Give the gradient of each input whose flow has one."""
+        ...
+
+    def gradient(self, group: int) -> torch.Tensor:
+        """Give the gradients of a group of the pool as one flat tensor, to be summed in place."""
+        ...
+
+    def take_gradient(self, group: int, total: torch.Tensor) -> None:
+        """Put the summed gradients where the optimizer finds them."""
+        ...
+
+    def step(self) -> None:
+        """Step the optimizer and forget the gradients."""
+        ...
+
+    def losses(self) -> dict[str, float]:
+        """Give this rank's part of each task's loss in the last iteration."""
+        ...
+
+    def synchronize_device(self) -> None:
+        """Wait until the device has done what it was given, so that a clock tells its time."""
+        ...

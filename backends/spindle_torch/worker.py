@@ -1,0 +1,225 @@
+"""One rank of a run: joins the others, checks that all hold the same plan, runs iterations.
+
+`python -m spindle_torch` is this, under the project's launcher or a user's own torchrun.
+"""
+
+import hashlib
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from spindle_sim.backend import Execution, ExecutionOptions
+from spindle_sim.errors import ExecutionError, PlanError, UsageError
+from spindle_sim.plan import Plan, dump_plan, load_plan, validate_plan
+from spindle_sim.plan.atomic import write_atomically
+from spindle_sim.timeline import Timeline
+from spindle_torch.clocks import shared_clock
+from spindle_torch.compilation import compile_plan
+from spindle_torch.deadlock import check_programs
+from spindle_torch.emulation import Emulation
+from spindle_torch.engine import Engine
+from spindle_torch.events import Event, to_timeline
+from spindle_torch.groups import Groups, make_groups
+from spindle_torch.model import CustomOperator
+from spindle_torch.outcome import execution_to_json
+from spindle_torch.training import make_training
+from spindle_torch.work import Work
+
+__all__ = ["Situation", "WorkerOptions", "run_worker"]
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """What every rank is told alike; `custom` by parameter set ("module/block")."""
+
+    plan: Path
+    execution: ExecutionOptions
+    output: Path | None = None
+    device: str = "auto"
+    custom: Mapping[str, CustomOperator] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Situation:
+    """Where a rank is, for whoever has to say why it failed."""
+
+    rank: int = -1
+    engine: Engine | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for others: before and between iterations, or within an instruction."""
+        return self.engine is None or self.engine.is_waiting
+
+    def __str__(self) -> str:
+        if self.engine is None:
+            return "the setup"
+        return str(self.engine.current or "the begin of an iteration")
+
+
+def run_worker(
+    options: WorkerOptions,
+    situation: Situation,
+    wrap: Callable[[Work], Work] = lambda work: work,
+) -> Execution | None:
+    """Run this rank's part; rank 0 gives the result and writes it to `options.output`.
+
+    `wrap` may put something around the work, such as a probe.
+
+    Raises:
+        SpindleError: the plan or the options are wrong, or ranks don't agree.
+    """
+    plan = _read_plan(options.plan)
+    device = _join(options)
+    situation.rank = dist.get_rank()
+    _check_ranks(plan, options)
+    programs = compile_plan(plan)
+    check_programs(programs)
+    groups = make_groups(plan, situation.rank, device, options.execution.timeout_s)
+    engine = Engine(
+        plan=plan,
+        program=programs[situation.rank],
+        work=wrap(_work(plan, groups, options, device)),
+        groups=groups,
+        clock_s=shared_clock(situation.rank, device),
+    )
+    situation.engine = engine
+    execution = _iterate(plan, engine, options.execution, device)
+    if execution is not None and options.output is not None:
+        write_atomically(options.output, execution_to_json(execution).encode())
+    dist.barrier()
+    dist.destroy_process_group()
+    return execution
+
+
+def _read_plan(path: Path) -> Plan:
+    plan = load_plan(path)
+    violations = validate_plan(plan)
+    if violations:
+        raise PlanError(*(f"{path}: {item.rule}: {item.message}" for item in violations))
+    return plan
+
+
+def _join(options: WorkerOptions) -> torch.device:
+    """Join the process group that torchrun describes, with NCCL on GPUs and gloo on CPUs."""
+    local = dist.get_node_local_rank(fallback_rank=0)
+    wanted = options.device
+    if wanted == "auto":
+        enough = torch.cuda.is_available() and torch.cuda.device_count() > local
+        wanted = "cuda" if enough and not options.execution.emulate else "cpu"
+    timeout = timedelta(seconds=options.execution.timeout_s)
+    if wanted == "cuda":
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", timeout=timeout, device_id=device)
+        return device
+    torch.set_num_threads(1)  # ranks share the cores, and sums must not depend on their number
+    dist.init_process_group("gloo", timeout=timeout)
+    return torch.device("cpu")
+
+
+def _check_ranks(plan: Plan, options: WorkerOptions) -> None:
+    ranks, devices = dist.get_world_size(), plan.cluster.num_devices
+    if ranks != devices:
+        raise UsageError(
+            f"the plan is for {devices} devices, {ranks} processes are running; start one for each"
+            " device, or plan for another cluster"
+        )
+    own = (
+        hashlib.sha256(dump_plan(plan).encode()).hexdigest(),
+        torch.__version__,
+        str(sorted(asdict(options.execution).items())),
+    )
+    held: list[tuple[str, str, str]] = [own] * ranks
+    dist.all_gather_object(held, own)
+    for place, what in enumerate(("plan", "version of torch", "set of options")):
+        others = [str(rank) for rank, item in enumerate(held) if item[place] != held[0][place]]
+        if others:
+            raise ExecutionError(
+                f"rank {', '.join(others)} has another {what} than rank 0; give all the same"
+            )
+
+
+def _work(plan: Plan, groups: Groups, options: WorkerOptions, device: torch.device) -> Work:
+    execution = options.execution
+    if execution.emulate:
+        return Emulation(
+            plan=plan, rank=groups.rank, time_scale=execution.time_scale, device=device
+        )
+    if plan.zero1:
+        raise PlanError(
+            "the plan divides optimizer states over each parameter group (ZeRO-1), which this"
+            " backend doesn't do yet; emulate it, or plan for devices with more memory"
+        )
+    if execution.dtype not in _DTYPES:
+        raise UsageError(f"no dtype {execution.dtype!r}: they are {', '.join(_DTYPES)}")
+    return make_training(
+        plan,
+        groups.rank,
+        groups,
+        seed=execution.seed,
+        dtype=_DTYPES[execution.dtype],
+        device=device,
+        custom=options.custom,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Notes:
+    """What one rank tells rank 0 of an iteration."""
+
+    start_s: float
+    events: tuple[Event, ...]
+    losses: dict[str, float]
+
+
+def _iterate(
+    plan: Plan, engine: Engine, options: ExecutionOptions, device: torch.device
+) -> Execution | None:
+    """Run the iterations; rank 0 gives what came of them."""
+    backend = f"torch-{'nccl' if device.type == 'cuda' else 'gloo'}"
+    timelines: list[Timeline] = []
+    losses: list[dict[str, float]] = []
+    for step in range(options.iterations):
+        start_s, events = engine.run_iteration(step)
+        own = _Notes(start_s=start_s, events=tuple(events), losses=engine.work.losses())
+        notes: list[_Notes] | None = None
+        if engine.program.rank == 0:
+            notes = [own] * dist.get_world_size()
+        engine.is_waiting = True
+        dist.gather_object(own, notes)
+        engine.is_waiting = False
+        if notes is not None:
+            timelines.append(
+                to_timeline(
+                    plan, backend, [item.events for item in notes], [n.start_s for n in notes]
+                )
+            )
+            losses.append(_total(plan, [item.losses for item in notes]))
+    if not timelines:
+        return None
+    return Execution(
+        timeline=_median(timelines),
+        iterations_s=tuple(timeline.iteration_s for timeline in timelines),
+        losses=tuple(losses),
+    )
+
+
+def _total(plan: Plan, parts: list[dict[str, float]]) -> dict[str, float]:
+    tasks = [task.name for task in plan.workload.tasks]
+    known = {name for part in parts for name in part}
+    return {name: sum(part.get(name, 0.0) for part in parts) for name in tasks if name in known}
+
+
+def _median(timelines: list[Timeline]) -> Timeline:
+    """Give the iteration of median duration; the first one warms up."""
+    candidates = timelines[1:] or timelines
+    middle_s = statistics.median_low(timeline.iteration_s for timeline in candidates)
+    return next(timeline for timeline in candidates if timeline.iteration_s == middle_s)

@@ -1,0 +1,94 @@
+"""A rank for tests: runs every plan in a folder and leaves losses, gradients and parameters.
+
+    python probe.py FOLDER RANK RANKS
+
+One process for many plans, since starting torch takes longer than a tiny plan.
+"""
+
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from spindle_sim.plan import load_plan
+from spindle_torch.clocks import shared_clock
+from spindle_torch.compilation import compile_plan
+from spindle_torch.engine import Engine
+from spindle_torch.groups import make_groups
+from spindle_torch.training import Training, make_training
+
+STEPS = {"float32": 1, "float64": 2}
+
+
+@dataclass
+class Probe:
+    """The real work, and a copy of all gradients before each step."""
+
+    training: Training
+    gradients: dict[str, torch.Tensor]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.training, name)
+
+    def step(self) -> None:
+        self.gradients = {
+            name: parameter.grad.clone()
+            for name, parameter in named(self.training)
+            if parameter.grad is not None
+        }
+        self.training.step()
+
+
+def named(training: Training) -> list[tuple[str, torch.nn.Parameter]]:
+    return [
+        (f"{name}@{key.shard}/{key.num_shards}", parameter)
+        for key in training.model.layers
+        for name, parameter in training.model.named_parameters(key)
+    ]
+
+
+def run(path: Path, rank: int, dtype: str) -> None:
+    plan = load_plan(path)
+    device = torch.device("cpu")
+    groups = make_groups(plan, rank, device, 60.0)
+    training = make_training(plan, rank, groups, seed=0, dtype=getattr(torch, dtype), device=device)
+    probe = Probe(training, {})
+    engine = Engine(
+        plan=plan,
+        program=compile_plan(plan)[rank],
+        work=probe,  # type: ignore[arg-type]
+        groups=groups,
+        clock_s=shared_clock(rank, device),
+    )
+    found = []
+    for step in range(STEPS[dtype]):
+        engine.run_iteration(step)
+        found.append({"losses": training.losses(), "gradients": probe.gradients})
+    parameters = {name: parameter.detach() for name, parameter in named(training)}
+    left = {"steps": found, "parameters": parameters}
+    torch.save(left, path.with_suffix(f".{dtype}.{rank}.pt"))
+    for group in groups.by_ranks.values():
+        dist.destroy_process_group(group)
+
+
+def main() -> None:
+    folder, rank, ranks = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder / 'rendezvous'}",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=60),
+    )
+    for path in sorted(folder.glob("*.json")):
+        for dtype in STEPS if path.stem.endswith("spindle") else ("float64",):
+            run(path, rank, dtype)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
