@@ -10,6 +10,7 @@ from spindle_sim.errors import InputError
 
 __all__ = [
     "format_bandwidth",
+    "format_bit_rate",
     "format_bytes",
     "format_duration",
     "parse_bandwidth",
@@ -95,6 +96,16 @@ def format_bandwidth(bandwidth_bytes_per_s: float) -> str:
         if bandwidth_bytes_per_s >= factor:
             return f"{bandwidth_bytes_per_s / factor:.1f} {unit}"
     return f"{bandwidth_bytes_per_s:.0f} B/s"
+
+
+def format_bit_rate(bandwidth_bytes_per_s: float) -> str:
+    """Give a bandwidth in bits per second, as network cards are sold: 50e9 is "400 Gb/s"."""
+    bits_per_s = 8.0 * bandwidth_bytes_per_s
+    for unit, factor in (("Tb/s", 1e12), ("Gb/s", 1e9), ("Mb/s", 1e6), ("kb/s", 1e3)):
+        # From the figure that is shown: "1000 Gb/s" would be a unit too small.
+        if float(f"{bits_per_s:.4g}") >= factor:
+            return f"{float(f'{bits_per_s / factor:.4g}'):g} {unit}"
+    return f"{bits_per_s:.0f} b/s"
 
 
 def format_duration(duration_s: float) -> str:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from spindle_sim.errors import InputError
 from spindle_sim.units import (
     format_bandwidth,
+    format_bit_rate,
     format_bytes,
     format_duration,
     parse_bandwidth,
@@ -92,6 +93,31 @@ def test_a_formatted_bandwidth_reads_back_within_its_digits(bandwidth: float) ->
     assert parse_bandwidth(format_bandwidth(bandwidth)) == pytest.approx(
         bandwidth, rel=0.051, abs=0.51
     )
+
+
+@given(st.floats(min_value=1, max_value=1e15))
+def test_a_formatted_bit_rate_reads_back_to_four_digits(bandwidth: float) -> None:
+    assert parse_bandwidth(format_bit_rate(bandwidth)) == pytest.approx(
+        bandwidth, rel=5.1e-4, abs=0.07
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("400Gb/s", "400 Gb/s"),
+        ("50GB/s", "400 Gb/s"),
+        ("1.6Tb/s", "1.6 Tb/s"),
+        ("1000Gb/s", "1 Tb/s"),
+        ("999.99Gb/s", "1 Tb/s"),
+        ("25Gb/s", "25 Gb/s"),
+        ("56.25Gb/s", "56.25 Gb/s"),
+        ("100Mb/s", "100 Mb/s"),
+        ("800b/s", "800 b/s"),
+    ],
+)
+def test_a_network_card_is_shown_in_bits_as_it_is_sold(text: str, expected: str) -> None:
+    assert format_bit_rate(parse_bandwidth(text)) == expected
 
 
 @given(st.floats(min_value=1e-9, max_value=1e6))

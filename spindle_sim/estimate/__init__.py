@@ -2,11 +2,12 @@
 
 from spindle_sim.estimate.collectives import Collective, CollectiveDemand
 from spindle_sim.estimate.curve import PiecewiseAlphaBeta, ScalingCurve
-from spindle_sim.estimate.estimator import Estimator
+from spindle_sim.estimate.estimator import EXTRAPOLATED, Estimator
 from spindle_sim.estimate.memory import activation_bytes, state_bytes, working_bytes
 from spindle_sim.estimate.profile import Profile, load_profile, profile_schema, save_profile
 
 __all__ = [
+    "EXTRAPOLATED",
     "Collective",
     "CollectiveDemand",
     "Estimator",

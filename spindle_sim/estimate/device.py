@@ -9,9 +9,9 @@ from importlib import resources
 
 from pydantic import TypeAdapter
 
-from spindle_sim.cluster import Gpu
+from spindle_sim.cluster import GPUS, Gpu
 
-__all__ = ["DeviceModel", "DeviceModels", "NcclModel", "Provenance", "device_models"]
+__all__ = ["DeviceModel", "DeviceModels", "NcclModel", "Provenance", "device_models", "is_measured"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +71,16 @@ class DeviceModels:
     def collective(self, gpu: Gpu) -> NcclModel:
         """Give NCCL's constants for a GPU."""
         return next((m for m in self.nccl if _names(m.gpus, gpu)), self.nccl[0])
+
+
+def is_measured(device: DeviceModel, gpu: Gpu) -> bool:
+    """Tell whether the constants were fitted to measurements of this GPU, or of another of its die.
+
+    A die has one peak figure: GPUs that only borrow the constants differ in it.
+    """
+    measured = next((one for one in GPUS.values() if one.name == device.provenance.device), None)
+    same_die = measured is not None and gpu.peak_flops == measured.peak_flops
+    return same_die and _names(device.gpus, gpu)
 
 
 def device_models() -> DeviceModels:

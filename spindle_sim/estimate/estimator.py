@@ -8,13 +8,15 @@ from spindle_sim.cluster import Cluster
 from spindle_sim.estimate.collectives import Collective, CollectiveDemand, CollectiveModel
 from spindle_sim.estimate.compute import ComputeModel
 from spindle_sim.estimate.curve import ScalingCurve
-from spindle_sim.estimate.device import DeviceModels, device_models
+from spindle_sim.estimate.device import DeviceModels, device_models, is_measured
 from spindle_sim.estimate.measured import MeasuredTimes
 from spindle_sim.estimate.profile import Profile, load_profile
 from spindle_sim.plan import Backward
 from spindle_sim.workload import OperatorCost, OperatorNode, TransformerLayer
 
-__all__ = ["Estimator"]
+__all__ = ["EXTRAPOLATED", "Estimator"]
+
+EXTRAPOLATED = "extrapolated: no measurement of this GPU; expect errors of tens of percent"
 
 
 class Estimator:
@@ -42,14 +44,32 @@ class Estimator:
         self._curves: dict[tuple[object, ...], ScalingCurve] = {}
 
     @property
+    def extrapolated(self) -> bool:
+        """Whether the device model has constants of another GPU: none of this die was measured.
+
+        Times that a profile holds are those of the profile all the same.
+        """
+        return not is_measured(self.compute.device, self.cluster.gpu)
+
+    @property
+    def caution(self) -> str:
+        """What a reader of the times must be told loudly; empty where there is nothing."""
+        if not self.extrapolated:
+            return ""
+        if self.profile is None:
+            return EXTRAPOLATED
+        return f"operators that {self.profile.name} lacks are {EXTRAPOLATED}"
+
+    @property
     def profile_name(self) -> str:
-        """How the times came about, for plans and reports."""
+        """How the times came about, in short, for plans and reports; `caution` says more."""
         device = self.compute.device
-        model = f"analytic model {device.name}"
+        words = [device.provenance.kind]
         if device.provenance.device != self.cluster.gpu.name:
-            model += f" (from {device.provenance.device}, {device.provenance.kind})"
-        else:
-            model += f" ({device.provenance.kind})"
+            words.insert(0, f"from {device.provenance.device}")
+        if self.extrapolated:
+            words.append("extrapolated")
+        model = f"analytic model {device.name} ({', '.join(words)})"
         if self.profile is None:
             return model
         return f"{self.profile.provenance.kind} {self.profile.name}, elsewhere {model}"
@@ -63,11 +83,15 @@ class Estimator:
         return hashlib.sha256(known.encode()).hexdigest()
 
     def provenance(self, operator: OperatorNode, *, tp: int = 1) -> str:
-        """Say where the times of one operator come from: "measured NAME" or "analytic model"."""
+        """Say where the times of one operator come from: "measured NAME" or "analytic model".
+
+        Loudly, where that model has no measurement of this GPU.
+        """
         profile, measured = self.profile, self._measured
         if profile and measured and measured.find(operator, tp) is not None:
             return f"{profile.provenance.kind} {profile.name}"
-        return f"analytic model {self.compute.device.name}"
+        model = f"analytic model {self.compute.device.name}"
+        return f"{model}, {EXTRAPOLATED}" if self.extrapolated else model
 
     def curve(
         self,

@@ -1,5 +1,6 @@
 """What a timeline means, whichever backend made it: figures of merit, and why devices idle."""
 
+from spindle_sim.metrics.batches import batch_notes
 from spindle_sim.metrics.idle import IdleKind, IdleReason, idle_reasons
 from spindle_sim.metrics.summary import (
     DeviceSummary,
@@ -16,6 +17,7 @@ __all__ = [
     "IdleReason",
     "MetaOpSummary",
     "Summary",
+    "batch_notes",
     "idle_reasons",
     "model_flops",
     "summarize",

@@ -116,6 +116,39 @@ def test_the_name_says_which_device_the_constants_come_from() -> None:
     assert Estimator(cluster(1)).provenance(node()) == "analytic model a100-1"
 
 
+@pytest.mark.parametrize("gpu", ["a100", "a800", "a100-pcie", "h100", "h800", "h200", "a40"])
+def test_a_gpu_of_a_measured_die_is_not_extrapolated(gpu: str) -> None:
+    estimator = Estimator(cluster(1, gpu))
+    assert not estimator.extrapolated
+    assert estimator.caution == ""
+    assert "extrapolated" not in estimator.profile_name
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name"),
+    [
+        ("mi300x", "analytic model a100-1 (from A100-SXM4-80GB, modelled, extrapolated)"),
+        ("b200", "analytic model h100-1 (from H100-SXM5-80GB, modelled, extrapolated)"),
+        ("l40s", "analytic model a40-1 (from A40-48GB, modelled, extrapolated)"),
+    ],
+)
+def test_a_gpu_without_any_measurement_is_told_loudly(gpu: str, name: str) -> None:
+    estimator = Estimator(cluster(1, gpu))
+    loudly = "extrapolated: no measurement of this GPU; expect errors of tens of percent"
+    assert estimator.extrapolated
+    assert estimator.caution == loudly
+    assert estimator.profile_name == name
+    assert estimator.provenance(node()).endswith(f", {loudly}")
+
+
+def test_a_gpu_with_a_known_name_but_another_peak_is_extrapolated() -> None:
+    known = cluster(1, "a100")
+    faster = replace(known, gpu=replace(known.gpu, peak_flops=2 * known.gpu.peak_flops))
+    unnamed = replace(known, gpu=replace(known.gpu, name="other"))
+    assert Estimator(faster).extrapolated
+    assert Estimator(unnamed).extrapolated
+
+
 def test_the_hash_changes_with_the_constants() -> None:
     models = device_models()
     slower = replace(models.devices[0], launch_s=1e-4)

@@ -219,6 +219,14 @@ def test_every_builtin_says_where_it_comes_from_and_what_is_guessed(name: str) -
     assert used == {module.name for module in workload.modules}
 
 
+@pytest.mark.parametrize("name", BUILTIN_WORKLOADS)
+def test_a_note_tells_the_total_of_all_tasks_from_that_of_a_selection(name: str) -> None:
+    note = builtin_workload(name).with_first_tasks(1).note
+    count = {3: "three", 7: "seven", 10: "ten"}[len(builtin_workload(name).tasks)]
+    assert f"modules of all {count} tasks together have" in note
+    assert "selection of tasks may have fewer" in note
+
+
 def test_an_unknown_builtin_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean 'multitask-clip'"):
         builtin_workload("multitask_clip")

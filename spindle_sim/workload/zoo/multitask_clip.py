@@ -18,8 +18,9 @@ from spindle_sim.workload.zoo.stems import patch_stem
 __all__ = ["multitask_clip"]
 
 NOTE = (
-    "Towers: ImageBind-Huge, from its published code; 1,200,781,057 parameters, as the paper's"
-    " 1.20 B. Task pairs and batch sizes are guesses: the paper gives neither."
+    "Towers: ImageBind-Huge, from its published code; the modules of all ten tasks together have"
+    " 1,200,781,057 parameters (the paper: 1.20 B); a selection of tasks may have fewer."
+    " Task pairs and batch sizes are guesses: the paper gives neither."
 )
 EMBEDDING_WIDTH = 1024  # the space that every modality is projected to
 TOKENS = {"vision": 257, "text": 77, "audio": 229, "depth": 197, "thermal": 197, "imu": 251}

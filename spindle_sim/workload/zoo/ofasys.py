@@ -21,8 +21,9 @@ __all__ = ["ofasys"]
 
 NOTE = (
     "OFA-large + ViT-L (18 layers) + filter-bank subsampler + tied embeddings, from the published"
-    " code: 680 M parameters, the paper prints 0.66 B. Composition, tasks, token counts and batch"
-    " sizes are guesses."
+    " code: the modules of all seven tasks together have 680 M parameters (the paper: 0.66 B);"
+    " a selection of tasks may have fewer. Composition, tasks, token counts and batch sizes are"
+    " guesses."
 )
 WIDTH, HEADS, MLP_WIDTH, LAYERS = 1024, 16, 4096, 12
 VOCABULARY = 59_459  # about 59.5 k: BPE, locations, image codes (a guess)

@@ -24,10 +24,14 @@ _PARTS = (
     " encoder (30 s, 752 tokens)"
 )
 NOTE = (
-    f"{_PARTS}; vocabulary cut to 24,250 rows, so that the total is the paper's 9.25 B: no sum of"
-    " the published parts gives it. Batch sizes and text lengths are guesses."
+    f"{_PARTS}; vocabulary cut to 24,250 rows, so that the modules of all three tasks together have"
+    " the paper's 9.25 B parameters (no sum of the published parts gives it); a selection of tasks"
+    " may have fewer. Batch sizes and text lengths are guesses."
 )
-NOTE_OPEN = f"{_PARTS}, as published: 10.296 B. Batch sizes and text lengths are guesses."
+NOTE_OPEN = (
+    f"{_PARTS}, as published: the modules of all three tasks together have 10.296 B parameters;"
+    " a selection of tasks may have fewer. Batch sizes and text lengths are guesses."
+)
 
 LLM_WIDTH = 4096
 IMAGE_PATCHES, IMAGE_TOKENS = 32 * 32, 256
