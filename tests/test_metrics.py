@@ -15,6 +15,7 @@ from spindle_sim.metrics import (
 )
 from spindle_sim.plan import Backward, Plan
 from spindle_sim.simulator import simulate
+from spindle_sim.timeline import Kind
 from tests.builders import Part, make_cluster, make_metaops, make_plan, make_workload
 from tests.random_plans import plans
 
@@ -173,3 +174,35 @@ def test_peak_memory_is_the_plans(plan: Plan) -> None:
     assert summarize(plan, without_samples).peak_memory_bytes == pytest.approx(
         summary.peak_memory_bytes
     )
+
+
+def test_waiting_for_a_peer_is_idling_and_not_communication() -> None:
+    plan = chain()
+    timeline = simulate(plan)
+    waited = tuple(
+        replace(span, start_s=0.0, wait_s=span.start_s) if span.kind is Kind.RECEIVE else span
+        for span in timeline.spans
+    )
+    assert waited != timeline.spans
+    assert summarize(plan, replace(timeline, spans=waited)) == summarize(plan, timeline)
+    assert idle_reasons(plan, replace(timeline, spans=waited)) == idle_reasons(plan, timeline)
+
+
+def test_a_synchronization_begins_with_its_last_device() -> None:
+    workload = make_workload({"t": ("a",), "u": ("a",)})
+    parts = [
+        Part(metaop="t/a/x", devices=(0,), forward_s=3.0),
+        Part(metaop="u/a/x", devices=(1,), forward_s=1.0),
+    ]
+    plan = make_plan(workload, make_cluster(1, 2), parts)
+    timeline = simulate(plan)
+    # The device that is done first comes first, as a real one does, and waits 2 s.
+    early = tuple(
+        replace(span, start_s=span.start_s - 2.0, wait_s=2.0)
+        if span.kind is Kind.SYNC and span.device == 1
+        else span
+        for span in timeline.spans
+    )
+    assert early != timeline.spans
+    assert summarize(plan, replace(timeline, spans=early)) == summarize(plan, timeline)
+    assert idle_reasons(plan, replace(timeline, spans=early)) == idle_reasons(plan, timeline)

@@ -65,11 +65,15 @@ def idle_gaps(spans: Iterable[Span], end_s: float) -> list[tuple[float, float]]:
 
 
 def _stretches(spans: Iterable[Span]) -> Iterable[tuple[float, float, int]]:
-    """Give (start, end, lowest class) of each stretch in which something happens, in order."""
+    """Give (start, end, lowest class) of each stretch in which something happens, in order.
+
+    A span begins once its peer is there: waiting for it is idling.
+    """
     edges: list[tuple[float, int, int]] = []
     for span in spans:
-        if span.end_s > span.start_s:
-            edges.append((span.start_s, _CLASSES[span.kind], 1))
+        begin_s = span.start_s + span.wait_s
+        if span.end_s > begin_s:
+            edges.append((begin_s, _CLASSES[span.kind], 1))
             edges.append((span.end_s, _CLASSES[span.kind], -1))
     edges.sort()
     active = [0] * _NUM_CLASSES

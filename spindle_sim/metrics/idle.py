@@ -5,17 +5,19 @@ gaps of all devices add up to the idle and the send/receive time of the summary.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from spindle_sim.metrics.breakdown import idle_gaps
-from spindle_sim.plan import Plan
+from spindle_sim.metrics.syncs import Sync, Syncs
+from spindle_sim.plan import ParameterGroup, Plan
 from spindle_sim.timeline import Kind, Phase, Span, Timeline
 
 __all__ = ["IdleKind", "IdleReason", "idle_reasons"]
 
 _ROUNDING_S = 1e-9
+_LISTED = 3
 
 
 class IdleKind(StrEnum):
@@ -24,7 +26,8 @@ class IdleKind(StrEnum):
     PRODUCER = "producer"  # another slice still computed this one's input
     TRANSFER = "transfer"  # the input was on its way
     GROUP = "group"  # another device of the slice's group was busy
-    SYNC = "sync"  # no more work until synchronization
+    IMBALANCE = "imbalance"  # devices that it synchronizes with still computed
+    SYNC = "sync"  # they were done, but other groups' synchronization came first
     END = "end"  # no more work in the iteration
     UNUSED = "unused"  # no work at all
     OTHER = "other"  # nothing in the plan explains it
@@ -35,7 +38,8 @@ class IdleReason:
     """One reason, summed over all devices and gaps.
 
     `metaop` and `task` are what was waited for, `waiting_metaop` what could not begin; empty where
-    they don't apply. `share` is of the device-seconds of the iteration.
+    they don't apply. `share` is of the device-seconds of the iteration. `parameter_sets` and
+    `group_devices` are of the parameter group that most of the synchronization waited for.
     """
 
     kind: IdleKind
@@ -44,6 +48,8 @@ class IdleReason:
     metaop: str = ""
     task: str = ""
     waiting_metaop: str = ""
+    parameter_sets: tuple[str, ...] = ()
+    group_devices: tuple[int, ...] = ()
     text: str
 
 
@@ -52,6 +58,15 @@ class _Key:
     kind: IdleKind
     metaop: str = ""
     waiting: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """Seconds of a gap with their reason; `group` is whose synchronization was waited for."""
+
+    key: _Key
+    seconds: float
+    group: ParameterGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +85,19 @@ def idle_reasons(plan: Plan, timeline: Timeline, top: int = 5) -> tuple[IdleReas
     for span in timeline.spans:
         by_device[span.device].append(span)
     causes = _causes(plan, by_device)
+    syncs = Syncs(plan, by_device)
     iteration_s = timeline.iteration_s
     total: dict[_Key, float] = {}
+    waited_s: dict[tuple[tuple[str, ...], tuple[int, ...]], float] = {}
     for spans in by_device.values():
-        for key, seconds in _explain(spans, iteration_s, causes):
-            total[key] = total.get(key, 0.0) + seconds
+        for wait in _explain(spans, iteration_s, causes, syncs):
+            total[wait.key] = total.get(wait.key, 0.0) + wait.seconds
+            if wait.group is not None:
+                named = _named(wait.group)
+                waited_s[named] = waited_s.get(named, 0.0) + wait.seconds
+    most: tuple[tuple[str, ...], tuple[int, ...]] = (), ()
+    if waited_s:
+        most = min(waited_s, key=lambda named: (-waited_s[named], named))
     metaops = plan.metaop_by_id()
     whole_s = iteration_s * timeline.num_devices
     ranked = sorted(total.items(), key=lambda entry: (-entry[1], entry[0].kind, entry[0].metaop))
@@ -86,15 +109,17 @@ def idle_reasons(plan: Plan, timeline: Timeline, top: int = 5) -> tuple[IdleReas
             metaop=key.metaop,
             task=metaops[key.metaop].task if key.metaop in metaops else "",
             waiting_metaop=key.waiting,
-            text=_text(key),
+            parameter_sets=most[0] if key.kind is IdleKind.SYNC else (),
+            group_devices=most[1] if key.kind is IdleKind.SYNC else (),
+            text=_text(key, *most),
         )
         for key, seconds in ranked[:top]
     )
 
 
 def _explain(
-    spans: list[Span], end_s: float, causes: dict[tuple[str, Phase], _Cause]
-) -> Iterable[tuple[_Key, float]]:
+    spans: list[Span], end_s: float, causes: dict[tuple[str, Phase], _Cause], syncs: Syncs
+) -> Iterable[_Wait]:
     """Give the reasons of one device's gaps with their seconds."""
     working = sorted(
         (span for span in spans if span.kind in (Kind.COMPUTE, Kind.OPTIMIZER, Kind.SYNC)),
@@ -104,13 +129,35 @@ def _explain(
     for begin, end in idle_gaps(working, end_s):
         index = bisect_left(starts, end)
         if not working:
-            yield _Key(IdleKind.UNUSED), end - begin
+            yield _Wait(_Key(IdleKind.UNUSED), end - begin)
         elif index == len(working):
-            yield _Key(IdleKind.END), end - begin
-        elif working[index].kind is not Kind.COMPUTE:
-            yield _Key(IdleKind.SYNC), end - begin
+            yield _Wait(_Key(IdleKind.END), end - begin)
+        elif working[index].kind is Kind.SYNC:
+            yield from _until(syncs.of(working[index]), begin, end, syncs)
+        elif working[index].kind is Kind.OPTIMIZER:
+            yield _Wait(_Key(IdleKind.OTHER, waiting="the optimizer"), end - begin)
         else:
-            yield from _split(begin, end, causes[working[index].slice, working[index].phase])
+            for key, seconds in _split(
+                begin, end, causes[working[index].slice, working[index].phase]
+            ):
+                yield _Wait(key, seconds)
+
+
+def _until(sync: Sync, begin: float, end: float, syncs: Syncs) -> Iterable[_Wait]:
+    """Lay a gap before a synchronization to the computing of its devices, then to others' turns."""
+    ready_s = min(max(syncs.ready_s(sync), begin), end)
+    if ready_s > begin:
+        yield _Wait(_Key(IdleKind.IMBALANCE), ready_s - begin)
+    rest_s = end - ready_s
+    for before, seconds in syncs.blockers(sync, ready_s):
+        yield _Wait(_Key(IdleKind.SYNC), seconds, before.group)
+        rest_s -= seconds
+    if rest_s > 0.0:
+        yield _Wait(_Key(IdleKind.SYNC), rest_s)
+
+
+def _named(group: ParameterGroup) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    return tuple(dict.fromkeys(part.parameter_set for part in group.parameter_sets)), group.devices
 
 
 def _split(begin: float, end: float, cause: _Cause) -> Iterable[tuple[_Key, float]]:
@@ -173,7 +220,7 @@ def _inputs(plan: Plan) -> dict[tuple[str, Phase], list[str]]:
     return inputs
 
 
-def _text(key: _Key) -> str:
+def _text(key: _Key, parameter_sets: Sequence[str], devices: Sequence[int]) -> str:
     match key.kind:
         case IdleKind.PRODUCER:
             return f"{key.waiting} waits until {key.metaop} is computed"
@@ -181,11 +228,36 @@ def _text(key: _Key) -> str:
             return f"{key.waiting} waits for the transfer from {key.metaop}"
         case IdleKind.GROUP:
             return f"{key.waiting} waits for devices of its group busy with {key.metaop}"
+        case IdleKind.IMBALANCE:
+            return (
+                "no more work until synchronization: devices of the same parameter group compute"
+                " longer (imbalance)"
+            )
         case IdleKind.SYNC:
-            return "no more work until synchronization: other devices finish later (imbalance)"
+            named = f", most for {_listed(parameter_sets)} on {_ranges(devices)}" if devices else ""
+            return (
+                f"synchronization waits its turn: that of other parameter groups goes first{named}"
+            )
         case IdleKind.END:
             return "no more work in the iteration: other devices synchronize or step longer"
         case IdleKind.UNUSED:
             return "devices that the plan gives no work"
         case IdleKind.OTHER:
             return f"{key.waiting} starts late for no reason in the plan (overhead)"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = [f"{len(names) - _LISTED} more"] if len(names) > _LISTED else []
+    return ", ".join([*names[:_LISTED], *more])
+
+
+def _ranges(devices: Sequence[int]) -> str:
+    """Give "16 devices (0-7, 16-23)"."""
+    runs: list[list[int]] = []
+    for device in sorted(devices):
+        if runs and device == runs[-1][-1] + 1:
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    shown = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    return f"{len(devices)} devices ({_listed(shown)})"
