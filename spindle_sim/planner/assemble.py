@@ -104,7 +104,7 @@ def _goes_on(placed: Placed, draft: DraftSlice, devices: tuple[int, ...]) -> boo
 
 
 def _slice(context: Context, name: str, draft: DraftSlice, devices: tuple[int, ...]) -> Slice:
-    curve = context.curve(draft.metaop)
+    curve = context.curve(draft.metaop, recompute=draft.recompute)
     n = len(devices)
     return Slice(
         id=name,

@@ -92,7 +92,8 @@ class Board:
         self.free_s = np.zeros(context.cluster.num_devices)
         self.begin_stage(())
         self.durations_s = [
-            draft.num_ops * context.curve(draft.metaop).time_s(draft.num_devices)
+            draft.num_ops
+            * context.curve(draft.metaop, recompute=draft.recompute).time_s(draft.num_devices)
             for draft in self.drafts
         ]
         self.followers = self._followers()

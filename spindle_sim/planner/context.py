@@ -1,6 +1,6 @@
 """What a strategy plans with: the MetaGraph, the scaling curves and the settings in force."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,13 +18,13 @@ class Settings:
     """What is decided before allocation, mostly to fit the memory.
 
     `tp` is the tensor-parallel degree of each module (one degree for one parameter set);
-    `recompute` the MetaOps that keep only their operators' inputs; `rounds` the tasks that are
+    `recompute` how many operators of a MetaOp keep only their inputs; `rounds` the tasks that are
     trained one group after another, where a strategy lets that be chosen.
     """
 
     tp: tuple[tuple[str, int], ...]
     zero1: bool = False
-    recompute: frozenset[str] = frozenset()
+    recompute: Mapping[str, int] = field(default_factory=dict)
     rounds: tuple[tuple[str, ...], ...] = ()
 
 
@@ -50,30 +50,31 @@ class Context:
         """Give the tensor-parallel degree of a MetaOp."""
         return self._tp[self.graph.nodes[metaop].metaop.module]
 
-    def curve(self, metaop: str) -> ScalingCurve:
-        """Give the scaling curve of a MetaOp under the settings."""
+    def curve(self, metaop: str, *, recompute: bool = False) -> ScalingCurve:
+        """Give the scaling curve of a MetaOp's operators, recomputed or not."""
         node = self.graph.nodes[metaop]
         return self.estimator.curve(
-            node.operator,
-            node.metaop.backward,
-            tp=self.tp(metaop),
-            recompute=metaop in self.settings.recompute,
+            node.operator, node.metaop.backward, tp=self.tp(metaop), recompute=recompute
         )
 
     def times_s(self, metaop: str, num_devices: int | None = None) -> dict[int, float]:
         """Give T_m(n), forward and backward of one operator, for useful n up to `num_devices`.
 
-        An allocation that is no faster than a smaller one is left out.
+        Where some operators are recomputed it is the mean of all. An allocation that is no faster
+        than a smaller one is left out.
         """
         limit = num_devices or self.cluster.num_devices
         key = (metaop, limit)
         if key not in self._times:
-            curve = self.curve(metaop)
+            curve, again = self.curve(metaop), self.curve(metaop, recompute=True)
+            num_ops = self.graph.nodes[metaop].metaop.num_ops
+            share = self.settings.recompute.get(metaop, 0) / num_ops
             useful: dict[int, float] = {}
             best = float("inf")
             for n in curve.allocations:
-                if n <= limit and curve.time_s(n) < best * (1 - 1e-9):
-                    best = useful[n] = curve.time_s(n)
+                time_s = (1 - share) * curve.time_s(n) + share * again.time_s(n)
+                if n <= limit and time_s < best * (1 - 1e-9):
+                    best = useful[n] = time_s
             self._times[key] = useful
         return self._times[key]
 
@@ -108,7 +109,6 @@ class Context:
             stage=stage,
             num_devices=num_devices,
             tp=self.tp(metaop),
-            recompute=metaop in self.settings.recompute,
             devices=devices,
         )
 

@@ -20,12 +20,12 @@ from spindle_sim.planner.forecast import forecast_s
 from spindle_sim.planner.memory_fit import OutOfMemoryError
 from spindle_sim.planner.metagraph import DraftSlice
 from spindle_sim.planner.place import place
+from spindle_sim.planner.recompute import free_on_device, split
 from spindle_sim.planner.settings import (
     Choice,
     choose,
     degrees,
     joint_optimum_s,
-    recompute_order,
     task_groups,
 )
 from spindle_sim.planner.strategies.optimus import optimus
@@ -129,9 +129,13 @@ def equation_11_s(plan: Plan) -> float:
     """Give C* by equation (11) as printed, summed over MetaLevels, under a plan's settings."""
     graph = contract(plan.workload)
     modules = {metaop.id: metaop.module for metaop in plan.metaops}
+    recomputed: dict[str, int] = {}
+    for item in plan.slices:
+        if item.recompute:
+            recomputed[item.metaop] = recomputed.get(item.metaop, 0) + item.num_ops
     settings = Settings(
         tp=tuple({modules[item.metaop]: item.tp for item in plan.slices}.items()),
-        recompute=frozenset(item.metaop for item in plan.slices if item.recompute),
+        recompute=recomputed,
     )
     context = Context(
         workload=plan.workload,
@@ -156,12 +160,13 @@ def _plan(context: Context, choice: Choice, name: str, named: NamedStrategy, met
         tried = replace(context, settings=settings)
         optimum_s = joint_optimum_s(tried)
         placed: list[tuple[Plan, tuple[DraftSlice, ...]]] = []
-        refused: OutOfMemoryError | None = None
-        for drafts in named.draft(tried):
+        refused: tuple[OutOfMemoryError, tuple[DraftSlice, ...]] | None = None
+        for whole in named.draft(tried):
+            drafts = split(whole, settings.recompute)
             try:
                 devices = place(tried, drafts, method=method)
             except OutOfMemoryError as error:
-                refused = refused or error
+                refused = refused or (error, drafts)
             else:
                 plan = assemble(tried, drafts, devices, strategy=name, optimum_s=optimum_s)
                 placed.append((plan, drafts))
@@ -169,10 +174,11 @@ def _plan(context: Context, choice: Choice, name: str, named: NamedStrategy, met
             plan, drafts = min(placed, key=lambda one: forecast_s(one[0], context.estimator))
             return _less_synchronized(tried, plan, drafts, method)
         assert refused is not None, f"{name}: gives no draft"
-        more = _recompute_more(tried, refused)
+        shortage, drafts = refused
+        more = free_on_device(tried, shortage.metaops, shortage.short_bytes, drafts)
         if not more:
-            raise refused
-        settings = replace(settings, recompute=settings.recompute | more)
+            raise shortage
+        settings = replace(settings, recompute=more)
 
 
 def _less_synchronized(
@@ -187,15 +193,6 @@ def _less_synchronized(
         return plan
     other = assemble(context, drafts, devices, strategy=plan.strategy, optimum_s=plan.optimum_s)
     return min(plan, other, key=lambda one: forecast_s(one, context.estimator))
-
-
-def _recompute_more(context: Context, error: OutOfMemoryError) -> frozenset[str]:
-    """Give MetaOps to recompute: of those on the device that is short, those that free most.
-
-    A quarter of them at a time, so that no more is recomputed than about what is needed.
-    """
-    order = recompute_order(context, error.metaops)
-    return frozenset(order[: max(1, len(order) // 4)])
 
 
 def _groupings(context: Context, named: NamedStrategy) -> Iterator[tuple[tuple[str, ...], ...]]:

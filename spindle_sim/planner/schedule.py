@@ -78,7 +78,7 @@ def schedule_level(
     effort: SearchEffort | None = None,
     rng: np.random.Generator | None = None,
 ) -> list[tuple[Run, ...]]:
-    """Give the best schedules found for one MetaLevel, the most promising first.
+    """Give the best schedules found for one MetaLevel, the most promising first, then the plainest.
 
     In each, every operator of every MetaOp is in exactly one run; stages count from 0. Beginning
     on another number of devices than `home` (which hold the input), or changing it, costs
@@ -103,7 +103,16 @@ def schedule_level(
     done.sort(key=lambda child: child.bound_s)
     best = done[: 2 * effort.num_results]
     schedules = dict.fromkeys(_whole_runs(problem, child.partial) for child in best)
-    return list(schedules)[: effort.num_results]
+    return [*list(schedules)[: effort.num_results - 1], _one_by_one(metaops)]
+
+
+def _one_by_one(metaops: Sequence[Malleable]) -> tuple[Run, ...]:
+    """Give the plainest schedule: candidate sets of one MetaOp, on its fastest allocation."""
+    longest = sorted(metaops, key=lambda metaop: -metaop.num_ops * metaop.times_s[-1])
+    return tuple(
+        Run(id=m.id, stage=stage, num_devices=m.allocations[-1], num_ops=m.num_ops)
+        for stage, m in enumerate(longest)
+    )
 
 
 def _place(buckets: list[list[_Child]], children: list[_Child], index: int) -> list[_Child]:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from spindle_sim.cluster import Cluster
-from spindle_sim.estimate import activation_bytes, state_bytes
+from spindle_sim.estimate import state_bytes
 from spindle_sim.planner.allocate import Relaxation
 from spindle_sim.planner.context import Context, Settings
-from spindle_sim.planner.metagraph import MetaGraph, MetaNode
+from spindle_sim.planner.metagraph import MetaGraph
+from spindle_sim.planner.recompute import free_on_cluster, kept_bytes
 from spindle_sim.workload import Workload
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
     "degrees",
     "joint_optimum_s",
     "level_optima_s",
-    "recompute_order",
     "task_groups",
 ]
 
@@ -83,7 +83,7 @@ def choose(context: Context, options: Sequence[tuple[tuple[str, ...], ...]]) -> 
         settings = replace(
             context.settings,
             rounds=rounds,
-            recompute=frozenset() if recompute is None else recompute,
+            recompute=recompute or {},
         )
         optimum_s = sum(
             sum(level_optima_s(replace(context, settings=settings), tasks)) for tasks in rounds
@@ -116,10 +116,7 @@ def joint_optimum_s(context: Context) -> float:
 def task_groups(context: Context, count: int) -> tuple[tuple[str, ...], ...]:
     """Give at most `count` groups of tasks that keep about as many activations each."""
     kept = {
-        task.name: sum(
-            _activations(context.graph.nodes[m], recompute=False)
-            for m in context.metaops_of(task.name)
-        )
+        task.name: sum(kept_bytes(context.graph.nodes[m]) for m in context.metaops_of(task.name))
         for task in context.workload.tasks
     }
     groups: list[list[str]] = [[] for _ in range(count)]
@@ -133,44 +130,20 @@ def task_groups(context: Context, count: int) -> tuple[tuple[str, ...], ...]:
     return tuple(sorted(found, key=lambda group: order.index(group[0])))
 
 
-def recompute_order(context: Context, metaops: Sequence[str]) -> list[str]:
-    """Give MetaOps in the order in which recomputing them frees most bytes for its time."""
-
-    def worth(metaop: str) -> float:
-        node = context.graph.nodes[metaop]
-        seconds = context.curve(metaop).forward_s(min(context.times_s(metaop)))
-        freed = _activations(node, recompute=False) - _activations(node, recompute=True)
-        return freed / max(seconds * node.metaop.num_ops, 1e-12)
-
-    fitting = [m for m in metaops if m not in context.settings.recompute]
-    return sorted((m for m in fitting if worth(m) > 0), key=lambda m: (-worth(m), m))
-
-
-def _recompute(context: Context, rounds: Sequence[Sequence[str]]) -> frozenset[str] | None:
+def _recompute(context: Context, rounds: Sequence[Sequence[str]]) -> dict[str, int] | None:
+    """Give what must be recomputed for the activations of each round to fit; None: not even all."""
     cluster = context.cluster
-    states = _states(context.graph, cluster, context.settings)
-    free = cluster.usable_memory_bytes - states
-    chosen: set[str] = set()
+    free = cluster.usable_memory_bytes - _states(context.graph, cluster, context.settings)
+    capacity = BALANCE * cluster.num_devices * free
+    chosen: dict[str, int] = {}
     for tasks in rounds:
         names = [m for task in tasks for m in context.metaops_of(task)]
-        nodes = [context.graph.nodes[m] for m in names]
-        held = sum(_activations(node, recompute=False) for node in nodes)
-        capacity = BALANCE * cluster.num_devices * free
-        if held <= capacity:
-            continue
-        for metaop in recompute_order(context, names):
-            node = context.graph.nodes[metaop]
-            held -= _activations(node, recompute=False) - _activations(node, recompute=True)
-            chosen.add(metaop)
-            if held <= capacity:
-                break
-        else:
+        short = sum(kept_bytes(context.graph.nodes[m]) for m in names) - capacity
+        more = free_on_cluster(context, names, short) if short > 0 else {}
+        if more is None:
             return None
-    return frozenset(chosen)
-
-
-def _activations(node: MetaNode, *, recompute: bool) -> float:
-    return activation_bytes(node.metaop, num_ops=node.metaop.num_ops, dp=1, recompute=recompute)
+        chosen |= more
+    return chosen
 
 
 def _states(graph: MetaGraph, cluster: Cluster, settings: Settings) -> float:

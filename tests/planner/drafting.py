@@ -11,6 +11,7 @@ from spindle_sim.estimate import Estimator
 from spindle_sim.planner.context import Context, Settings
 from spindle_sim.planner.contract import contract
 from spindle_sim.planner.metagraph import DraftSlice
+from spindle_sim.planner.recompute import split
 from spindle_sim.workload import Block, DataFlow, Module, ModuleUse, Task, Workload
 from tests.builders import make_cluster, make_operator
 
@@ -67,7 +68,7 @@ def make_context(
         settings=Settings(
             tp=tuple((name, (tp or {}).get(name, 1)) for name in modules),
             zero1=zero1,
-            recompute=frozenset(recompute),
+            recompute=dict.fromkeys(recompute, repeat),
         ),
     )
 
@@ -119,12 +120,13 @@ def cases(draw: st.DrawFn) -> Case:
         recompute=chosen,
         frozen=draw(st.sets(st.sampled_from(used), max_size=1)),
     )
+    drafts: list[DraftSlice] = []
     if draw(st.booleans()):
-        drafts: list[DraftSlice] = []
         for index, task in enumerate(chains):
             drafts += _drafts(draw, context, context.metaops_of(task), index)
-        return Case(context=context, drafts=tuple(drafts))
-    return Case(context=context, drafts=tuple(_drafts(draw, context, list(context.graph.nodes), 0)))
+    else:
+        drafts = _drafts(draw, context, list(context.graph.nodes), 0)
+    return Case(context=context, drafts=split(drafts, context.settings.recompute))
 
 
 def _drafts(

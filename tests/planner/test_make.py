@@ -246,7 +246,7 @@ def test_recomputation_is_chosen_only_where_memory_is_short() -> None:
 
 
 @pytest.mark.parametrize("zero1", [True, False])
-def test_zero1_can_be_asked_for(zero1: bool) -> None:  # noqa: FBT001
+def test_zero1_can_be_asked_for(zero1: bool) -> None:
     plan = make_plan(
         builtin_workload("ofasys").with_first_tasks(2), parse_cluster("a800:8"), zero1=zero1
     )

@@ -7,6 +7,7 @@ from hypothesis import given
 from spindle_sim.planner.assemble import assemble
 from spindle_sim.planner.memory_fit import Ledger
 from spindle_sim.planner.place import place
+from spindle_sim.planner.recompute import split
 from tests.builders import make_cluster
 from tests.planner.drafting import Case, cases, make_context
 
@@ -93,6 +94,7 @@ def test_recomputing_an_operator_takes_memory_on_top_of_what_is_kept() -> None:
         {"a": 1000}, {"t": ("a",)}, make_cluster(1, 1), repeat=4, recompute=["t/a/x"]
     )
     ledger = Ledger(context.graph, context.cluster, zero1=False)
-    ledger.put(context.draft("t/a/x", num_devices=1, stage=0), (0,))
+    (draft,) = split([context.draft("t/a/x", num_devices=1, stage=0)], context.settings.recompute)
+    ledger.put(draft, (0,))
     inputs = 3 * 16 * 1e6  # the first operator reads data, the others keep what they are given
     assert ledger.peak.tolist() == [inputs + 16 * 3e6]

@@ -272,7 +272,6 @@ def context_of(plan: Plan) -> Context:
         settings=Settings(
             tp=tuple({modules[item.metaop]: item.tp for item in plan.slices}.items()),
             zero1=plan.zero1,
-            recompute=frozenset(item.metaop for item in plan.slices if item.recompute),
         ),
     )
 
