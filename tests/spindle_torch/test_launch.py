@@ -1,0 +1,156 @@
+"""Runs through torchrun: what comes back, and how runs end in which a rank fails."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from spindle_sim import make_plan, parse_cluster, simulate
+from spindle_sim.backend import ExecutionOptions, find_executor
+from spindle_sim.errors import ExecutionError, UsageError
+from spindle_sim.plan import Plan, save_plan
+from spindle_sim.timeline import Kind, Timeline
+from spindle_sim.workload import builtin_workload
+from spindle_sim.workload.tiny import tiny
+from spindle_torch import TorchBackend
+from spindle_torch.launch import launch
+from tests.stated_plans import two_task_plan
+
+FAULTY = str(Path(__file__).parent / "faulty.py")
+ENDS_WITHIN_S = 40  # seconds on an idle machine, most of them for starting
+
+
+def tiny_plan(strategy: str = "spindle", ranks: int = 2) -> Plan:
+    workload = tiny(builtin_workload("multitask-clip")).with_first_tasks(2)
+    return make_plan(workload, parse_cluster(f"a800:1x{ranks}"), strategy)
+
+
+def spans_do_not_overlap(timeline: Timeline) -> bool:
+    """Tell whether each device did one thing at a time."""
+    for device in range(timeline.num_devices):
+        own = [span for span in timeline.spans if span.device == device]
+        if any(one.end_s > two.start_s for one, two in pairwise(own)):
+            return False
+    return True
+
+
+def order_of_slices(timeline: Timeline) -> dict[int, list[tuple[str, str]]]:
+    found: dict[int, list[tuple[str, str]]] = {}
+    for span in sorted(timeline.spans, key=lambda span: (span.start_s, span.end_s)):
+        if span.kind is Kind.COMPUTE:
+            found.setdefault(span.device, []).append((span.slice, str(span.phase)))
+    return found
+
+
+@pytest.mark.slow
+def test_a_run_gives_losses_and_the_simulators_order_on_every_device() -> None:
+    plan = tiny_plan()
+    backend = find_executor("torch")
+    assert isinstance(backend, TorchBackend)
+    execution = backend.execute(plan, ExecutionOptions(iterations=4, timeout_s=60))
+    assert len(execution.iterations_s) == len(execution.losses) == 4
+    assert execution.timeline.iteration_s in execution.iterations_s[1:]
+    first, *_, last = execution.losses
+    assert list(first) == [task.name for task in plan.workload.tasks]
+    assert all(loss != first[task] for task, loss in last.items()), "nothing was learned"
+    timeline = execution.timeline
+    assert timeline.backend == "torch-gloo"
+    assert order_of_slices(timeline) == order_of_slices(simulate(plan))
+    assert spans_do_not_overlap(timeline)
+    assert all(0 <= span.start_s <= span.end_s for span in timeline.spans)
+    assert all(0 <= span.wait_s <= span.duration_s for span in timeline.spans)
+
+
+@pytest.mark.slow
+def test_emulation_keeps_the_plans_time_and_finds_every_sample_in_its_place() -> None:
+    """Two tasks on eight ranks, tp 2, a frozen module, four devices giving to two and back."""
+    plan = two_task_plan()
+    options = ExecutionOptions(iterations=2, emulate=True, time_scale=0.02, timeout_s=60)
+    execution = TorchBackend().execute(plan, options)
+    simulated_s = 0.02 * simulate(plan, network=False).iteration_s
+    assert execution.timeline.iteration_s >= 0.99 * simulated_s
+    assert order_of_slices(execution.timeline) == order_of_slices(simulate(plan))
+    computed = [span for span in execution.timeline.spans if span.kind is Kind.COMPUTE]
+    planned = plan.slice_by_id()
+    for span in computed:
+        item = planned[span.slice]
+        duration_s = item.forward_s if span.phase == "forward" else item.backward_s
+        assert span.duration_s >= 0.02 * duration_s
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("raise", r"^rank 1: ArithmeticError in forward of .+: planted \(faulty.py:\d+\)$"),
+        ("die", r"^rank 1: was killed by SIGKILL$"),
+        ("stall", r"^rank 0: lost the others in .+"),
+        ("other-plan", r"^rank 1 has another plan than rank 0; give all the same$"),
+    ],
+)
+def test_a_run_in_which_a_rank_fails_ends_in_seconds_with_the_cause(
+    fault: str, message: str
+) -> None:
+    options = ExecutionOptions(iterations=2, timeout_s=5)
+    begun_s = time.monotonic()
+    with pytest.raises(ExecutionError, match=message):
+        launch(tiny_plan("uniform"), options, (FAULTY, fault))
+    assert time.monotonic() - begun_s < ENDS_WITHIN_S
+
+
+@pytest.mark.slow
+def test_the_ranks_of_a_killed_launcher_end_with_it(tmp_path: Path) -> None:
+    plan = two_task_plan()
+    path = tmp_path / "plan.json"
+    save_plan(plan, path)
+    program = (
+        "import sys; from spindle_sim.plan import load_plan; from spindle_torch import *;"
+        "from spindle_sim.backend import ExecutionOptions;"
+        "TorchBackend().execute(load_plan(sys.argv[1]),"
+        " ExecutionOptions(emulate=True, iterations=1000))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, str(path)])
+    ranks = wait_for(lambda: ranks_of(process.pid), count=plan.cluster.num_devices)
+    process.kill()
+    process.wait()
+    wait_for(lambda: {pid for pid in ranks if Path(f"/proc/{pid}/cmdline").exists()}, count=0)
+
+
+def ranks_of(launcher: int) -> set[int]:
+    """Give the processes below a process that run `-m spindle_torch`."""
+    parents: dict[int, int] = {}
+    commands: dict[int, bytes] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+            commands[int(path.name)] = (path / "cmdline").read_bytes()
+        except OSError:
+            continue  # it ended meanwhile
+        parents[int(path.name)] = int(fields[1])
+    found = set()
+    for pid, command in commands.items():
+        above = pid
+        while above in parents and above != launcher:
+            above = parents[above]
+        if above == launcher and b"spindle_torch\0" in command and b"agent" not in command:
+            found.add(pid)
+    return found
+
+
+def wait_for(found: Callable[[], set[int]], count: int) -> set[int]:
+    until_s = time.monotonic() + 60
+    while len(pids := found()) != count:
+        assert time.monotonic() < until_s, f"{len(pids)} ranks, expected {count}"
+        time.sleep(0.1)
+    return pids
+
+
+def test_a_plan_is_not_run_by_what_only_simulates() -> None:
+    with pytest.raises(UsageError, match="backend 'simulator' simulates"):
+        find_executor("simulator")
+    with pytest.raises(UsageError, match="did you mean 'torch'"):
+        find_executor("touch")
