@@ -109,7 +109,8 @@ def test_idle_time_before_synchronization_is_imbalance() -> None:
     ]
     plan = make_plan(workload, make_cluster(1, 2), parts)
     first = idle_reasons(plan, simulate(plan))[0]
-    assert first.kind is IdleKind.SYNC
+    assert first.kind is IdleKind.IMBALANCE
+    assert first.text.endswith("devices of the same parameter group compute longer (imbalance)")
     assert first.device_seconds == pytest.approx(3.0)
 
 

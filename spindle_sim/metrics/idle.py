@@ -6,7 +6,7 @@ gaps of all devices add up to the idle and the send/receive time of the summary.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from spindle_sim.metrics.breakdown import idle_gaps
@@ -83,7 +83,7 @@ def idle_reasons(plan: Plan, timeline: Timeline, top: int = 5) -> tuple[IdleReas
     """Give the `top` reasons by device-seconds, the longest first; ties by name."""
     by_device: dict[int, list[Span]] = {device: [] for device in range(timeline.num_devices)}
     for span in timeline.spans:
-        by_device[span.device].append(span)
+        by_device[span.device].append(_without_wait(span))
     causes = _causes(plan, by_device)
     syncs = Syncs(plan, by_device)
     iteration_s = timeline.iteration_s
@@ -115,6 +115,11 @@ def idle_reasons(plan: Plan, timeline: Timeline, top: int = 5) -> tuple[IdleReas
         )
         for key, seconds in ranked[:top]
     )
+
+
+def _without_wait(span: Span) -> Span:
+    """Give a span from when its peer was there: before that, the device idles."""
+    return replace(span, start_s=span.start_s + span.wait_s, wait_s=0.0) if span.wait_s else span
 
 
 def _explain(

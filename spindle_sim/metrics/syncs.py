@@ -13,21 +13,27 @@ from spindle_sim.timeline import Kind, Phase, Span
 __all__ = ["Sync", "Syncs"]
 
 _ROUNDING_S = 1e-9
+_DIGITS = 9
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sync:
     """One all-reduce on all of its devices; `group` is None where no group of the plan fits."""
 
-    devices: tuple[int, ...]
-    start_s: float
-    end_s: float
+    spans: Mapping[int, Span]  # by device
     group: ParameterGroup | None
+    start_s: float  # when the last of them was there
+    end_s: float  # when the last of them left
+
+    @property
+    def devices(self) -> Iterable[int]:
+        """Those that take part."""
+        return self.spans.keys()
 
 
 @dataclass(slots=True)
 class Syncs:
-    """All synchronizations of a timeline, by device and start."""
+    """All synchronizations of a timeline, by device and start; spans begin once all are there."""
 
     plan: Plan
     by_device: Mapping[int, Sequence[Span]]
@@ -39,9 +45,11 @@ class Syncs:
     def __post_init__(self) -> None:
         """Recognize the group of every span."""
         found = list(_recognized(self.plan, self.by_device))
-        self._by_start = {(device, sync.start_s): sync for sync in found for device in sync.devices}
+        self._by_start = {
+            (device, span.start_s): sync for sync in found for device, span in sync.spans.items()
+        }
         self._ends = {}
-        for sync in sorted(found, key=lambda one: (one.end_s, one.devices)):
+        for sync in sorted(found, key=lambda one: (one.end_s, one.start_s, min(one.devices))):
             for device in sync.devices:
                 self._ends.setdefault(device, []).append((sync.end_s, sync))
         self._compute = {
@@ -120,38 +128,40 @@ def _parameter_sets(group: ParameterGroup | None) -> frozenset[str]:
 
 def _recognized(plan: Plan, by_device: Mapping[int, Sequence[Span]]) -> Iterable[Sync]:
     """Give the synchronizations; one that fits no group is of the devices that run it at once."""
-    together: dict[tuple[float, float, float], set[int]] = {}
+    together: dict[tuple[float, float], dict[int, Span]] = {}
     for device, spans in by_device.items():
         for span in spans:
             if span.kind is Kind.SYNC:
-                key = span.start_s, span.end_s, span.bytes
-                together.setdefault(key, set()).add(device)
+                # Clocks of devices agree to a rounding; each may leave at another time.
+                key = round(span.start_s, _DIGITS), span.bytes
+                together.setdefault(key, {})[device] = span
     of_device: dict[int, list[ParameterGroup]] = {}
     for group in plan.parameter_groups:
         for device in group.devices:
             of_device.setdefault(device, []).append(group)
     whole: set[int] = set()  # groups that have synchronized all of their bytes, by their identity
-    for (start_s, end_s, size_bytes), devices in sorted(together.items()):
-        left = set(devices)
+    for (_, size_bytes), left in sorted(together.items(), key=lambda entry: entry[0]):
         while left:
-            device = min(left)
-            fitting = [
-                group for group in of_device.get(device, ()) if left.issuperset(group.devices)
-            ]
+            known = of_device.get(min(left), ())
+            fitting = [group for group in known if left.keys() >= set(group.devices)]
             chosen = _best_fit(fitting, size_bytes, whole)
-            if chosen is None:  # nothing in the plan: as a whole, without a name
-                yield Sync(tuple(sorted(left)), start_s, end_s, None)
-                break
-            if _is_close(chosen.bytes, size_bytes):
+            if chosen is not None and _is_close(chosen.bytes, size_bytes):
                 whole.add(id(chosen))
-            yield Sync(chosen.devices, start_s, end_s, chosen)
-            left.difference_update(chosen.devices)
+            # What isn't in the plan goes together, without a name.
+            devices = chosen.devices if chosen else tuple(sorted(left))
+            parts = {device: left.pop(device) for device in devices}
+            yield Sync(
+                spans=parts,
+                group=chosen,
+                start_s=max(span.start_s for span in parts.values()),
+                end_s=max(span.end_s for span in parts.values()),
+            )
 
 
 def _best_fit(
     groups: Sequence[ParameterGroup], size_bytes: float, whole: set[int]
 ) -> ParameterGroup | None:
-    """Give the group of these very bytes, else the smallest with more (of which this is a bucket)."""
+    """Give the group of these very bytes, else the smallest with more: this is its bucket."""
     left = [g for g in groups if id(g) not in whole and g.bytes >= size_bytes * (1 - 1e-9)]
     exact = [g for g in left if _is_close(g.bytes, size_bytes)]
     return min(exact or left, key=lambda g: (g.bytes, -len(g.devices)), default=None)
