@@ -5,7 +5,7 @@ A span of synchronization doesn't name its group: it is recognized by devices, s
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spindle_sim.plan import ParameterGroup, Plan
 from spindle_sim.timeline import Kind, Phase, Span
@@ -16,7 +16,7 @@ _ROUNDING_S = 1e-9
 _DIGITS = 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
     """One all-reduce on all of its devices; `group` is None where no group of the plan fits."""
 
@@ -31,31 +31,25 @@ class Sync:
         return self.spans.keys()
 
 
-@dataclass(slots=True)
 class Syncs:
     """All synchronizations of a timeline, by device and start; spans begin once all are there."""
 
-    plan: Plan
-    by_device: Mapping[int, Sequence[Span]]
-    _by_start: dict[tuple[int, float], Sync] = field(init=False)
-    _ends: dict[int, list[tuple[float, Sync]]] = field(init=False)  # of each device, in order
-    _compute: dict[int, list[Span]] = field(init=False)
-    _ready_s: dict[Sync, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, plan: Plan, by_device: Mapping[int, Sequence[Span]]) -> None:
         """Recognize the group of every span."""
-        found = list(_recognized(self.plan, self.by_device))
+        found = list(_recognized(plan, by_device))
+        self._sets = {metaop.id: metaop.parameter_set for metaop in plan.metaops}
         self._by_start = {
             (device, span.start_s): sync for sync in found for device, span in sync.spans.items()
         }
-        self._ends = {}
+        self._ends: dict[int, list[tuple[float, Sync]]] = {}  # of each device, in order
         for sync in sorted(found, key=lambda one: (one.end_s, one.start_s, min(one.devices))):
             for device in sync.devices:
                 self._ends.setdefault(device, []).append((sync.end_s, sync))
         self._compute = {
             device: [span for span in spans if span.kind is Kind.COMPUTE]
-            for device, spans in self.by_device.items()
+            for device, spans in by_device.items()
         }
+        self._ready_s: dict[int, float] = {}  # by the identity of what is in `_by_start`
 
     def of(self, span: Span) -> Sync:
         """Give the synchronization that a device's span is part of."""
@@ -67,9 +61,9 @@ class Syncs:
         Where all devices have ended all their computing by its start, that is the last end; where
         some compute meanwhile, it is that of the slices whose parameters it synchronizes.
         """
-        if sync not in self._ready_s:
-            self._ready_s[sync] = self._last_computed_s(sync)
-        return self._ready_s[sync]
+        if id(sync) not in self._ready_s:
+            self._ready_s[id(sync)] = self._last_computed_s(sync)
+        return self._ready_s[id(sync)]
 
     def blockers(self, sync: Sync, begin_s: float) -> Iterable[tuple[Sync, float]]:
         """Give what kept a synchronization's devices from it since `begin_s`, with the seconds.
@@ -107,14 +101,13 @@ class Syncs:
         if last_s <= sync.start_s + _ROUNDING_S:
             return last_s
         sets = _parameter_sets(sync.group)
-        metaops = self.plan.metaop_by_id()
         return max(
             (
                 min(span.end_s, sync.start_s)
                 for span in computed
                 if span.phase is Phase.BACKWARD
                 and span.start_s < sync.start_s
-                and metaops[span.metaop].parameter_set in sets
+                and self._sets[span.metaop] in sets
             ),
             default=0.0,
         )
