@@ -10,6 +10,8 @@ from spindle_sim.planner.allocate import Malleable
 from spindle_sim.planner.metagraph import DraftSlice, MetaGraph
 from spindle_sim.workload import Workload
 
+SHORTEST_S = 1e-9  # an operator that costs nothing takes this long, so that it has a rate
+
 __all__ = ["Context", "Settings", "Strategy"]
 
 
@@ -73,6 +75,7 @@ class Context:
             best = float("inf")
             for n in curve.allocations:
                 time_s = (1 - share) * curve.time_s(n) + share * again.time_s(n)
+                time_s = max(time_s, SHORTEST_S)
                 if n <= limit and time_s < best * (1 - 1e-9):
                     best = useful[n] = time_s
             self._times[key] = useful

@@ -108,7 +108,13 @@ def make_plan(
             seed=seed,
         )
         found = choose(context, list(_groupings(context, named)))
-        choices += [(choice, context) for choice in found[:ALTERNATIVES]]
+        # The one with most rounds keeps least activations at a time: a last resort.
+        roomiest = max(found, key=lambda choice: len(choice.settings.rounds))
+        kept = [
+            *found[:ALTERNATIVES],
+            *([roomiest] if roomiest not in found[:ALTERNATIVES] else []),
+        ]
+        choices += [(choice, context) for choice in kept]
     choices.sort(key=lambda pair: pair[0].optimum_s)
     plans: list[Plan] = []
     refused: InfeasibleError | None = None

@@ -170,6 +170,6 @@ def _degrees(
         heads = getattr(node.operator.operator, "heads", tp)
         divisible[node.metaop.module] = divisible.get(node.metaop.module, True) and heads % tp == 0
     return tuple(
-        (module.name, tp if 16 * module.parameters > large and divisible[module.name] else 1)
+        (module.name, tp if 16 * module.parameters > large and divisible.get(module.name) else 1)
         for module in workload.modules
     )

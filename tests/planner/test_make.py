@@ -13,6 +13,7 @@ from spindle_sim.planner import STRATEGIES, make_plan
 from spindle_sim.simulator import simulate
 from spindle_sim.workload import (
     Block,
+    Custom,
     DataFlow,
     Module,
     ModuleUse,
@@ -272,3 +273,49 @@ def test_several_losses_on_one_tower_run_one_after_the_other() -> None:
 
     assert validate_plan(plan) == ()
     assert not any(item.recompute for item in plan.slices)
+
+
+def test_where_the_network_is_slow_no_strategy_of_spindles_beats_staying_put() -> None:
+    # A projection whose output dwarfs its compute, and layers on it: dividing the devices between
+    # them would send gigabytes over a 10 Gb/s card.
+    wide = Module(
+        name="wide", blocks=(Block(name="x", operator=Projection(inner=64, columns=65536)),)
+    )
+    narrow = Module(
+        name="narrow", blocks=(Block(name="x", operator=Projection(inner=65536, columns=64)),)
+    )
+    uses = (
+        ModuleUse(name="wide", module="wide", tokens=500),
+        ModuleUse(name="narrow", module="narrow", tokens=500),
+    )
+    flows = (DataFlow(source="wide", target="narrow"),)
+    task = Task(name="t", batch_size=64, uses=uses, flows=flows)
+    workload = Workload(name="slow", modules=(wide, narrow), tasks=(task,))
+    cluster = parse_cluster("h800:7x1", nic_bandwidth="10Gb/s")
+    ours, theirs = (
+        simulate(make_plan(workload, cluster, strategy)).iteration_s
+        for strategy in ("spindle", "seq")
+    )
+
+    assert ours <= 1.02 * theirs
+
+
+def test_a_module_that_no_task_uses_and_an_operator_that_costs_nothing_do_no_harm() -> None:
+    unused = Module(
+        name="unused",
+        blocks=(Block(name="x", operator=Projection(inner=60_000, columns=60_000)),),
+    )
+    nothing = Module(
+        name="nothing",
+        blocks=(Block(name="x", operator=Custom(name="x", parameters=0, kernels=0)),),
+    )
+    large = module("large", layers=40, width=4096)
+    uses = (
+        ModuleUse(name="nothing", module="nothing", tokens=1),
+        ModuleUse(name="large", module="large", tokens=64),
+    )
+    flows = (DataFlow(source="nothing", target="large"),)
+    task = Task(name="t", batch_size=8, uses=uses, flows=flows)
+    workload = Workload(name="odd", modules=(unused, nothing, large), tasks=(task,))
+    for strategy in STRATEGIES:
+        assert validate_plan(make_plan(workload, parse_cluster("a800:8"), strategy)) == ()

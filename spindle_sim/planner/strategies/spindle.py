@@ -13,6 +13,7 @@ from spindle_sim.planner.levels import metalevels
 from spindle_sim.planner.metagraph import DraftSlice, MetaNode
 from spindle_sim.planner.moves import Moves
 from spindle_sim.planner.schedule import SearchEffort, schedule_level
+from spindle_sim.planner.strategies.task_level import size_near_data
 
 __all__ = ["merge_rounds", "spindle"]
 
@@ -108,7 +109,25 @@ def merge_levels(
         heavy = _heavy_drafts(context, merged.runs, round_index)
         lighter = _light_drafts(context, light, [draft for _, draft in heavy], round_index)
         drafts.append(_numbered([*heavy, *lighter]))
-    return drafts
+    return [*drafts, _plainest(context, chosen, round_index)]
+
+
+def _plainest(context: Context, tasks: set[str], round_index: int) -> tuple[DraftSlice, ...]:
+    """Give candidate sets of one MetaOp each, all on as many devices: next to nothing moves.
+
+    Where a network is slow beside what it has to carry, no division of the devices pays.
+    """
+    names = [m for m, node in context.graph.nodes.items() if node.metaop.task in tasks]
+    names.sort(key=lambda m: context.graph.nodes[m].metaop.level)
+    return tuple(
+        context.draft(
+            name,
+            num_devices=size_near_data(context, name, context.cluster.num_devices),
+            stage=stage,
+            round_index=round_index,
+        )
+        for stage, name in enumerate(names)
+    )
 
 
 def _levels(before: Mapping[str, tuple[str, ...]]) -> list[list[str]]:

@@ -5,11 +5,13 @@ A task on n devices runs each MetaOp on the fastest valid allocation up to n.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from spindle_sim.planner.context import Context
 from spindle_sim.planner.metagraph import DraftSlice
+from spindle_sim.planner.moves import Moves
 
-__all__ = ["pack", "run_tasks", "smallest", "task_time_s", "useful_sizes"]
+__all__ = ["pack", "run_tasks", "size_near_data", "smallest", "task_time_s", "useful_sizes"]
 
 
 def task_time_s(context: Context, task: str, num_devices: int) -> float:
@@ -63,7 +65,7 @@ def run_tasks(
         for d in devices:
             rounds[d] = index + 1
         for stage, metaop in enumerate(context.metaops_of(task)):
-            size = _size(context, metaop, len(devices))
+            size = size_near_data(context, metaop, len(devices))
             drafts.append(
                 context.draft(
                     metaop,
@@ -76,7 +78,7 @@ def run_tasks(
     return tuple(sorted(drafts, key=lambda draft: (draft.round, draft.stage)))
 
 
-def _size(context: Context, metaop: str, num_devices: int) -> int:
+def size_near_data(context: Context, metaop: str, num_devices: int) -> int:
     """Give the allocation a MetaOp of a task on `num_devices` devices runs on.
 
     All of them where that is valid, as the task's data lies on all of them; fewer only where that
@@ -85,11 +87,11 @@ def _size(context: Context, metaop: str, num_devices: int) -> int:
     curve, node = context.curve(metaop), context.graph.nodes[metaop].metaop
     sizes = [n for n in curve.allocations if n <= num_devices]
     widest = max(sizes)
+    moves = Moves.of(context.graph.nodes[metaop], context.cluster)
     flow_bytes = 2.0 * node.batch * (node.input_bytes + node.output_bytes)
-    bandwidth = context.cluster.gpu.collective_bandwidth_bytes_per_s
+    moves = replace(moves, flow_bytes=flow_bytes)
 
     def total_s(n: int) -> float:
-        moved_s = 0.0 if n == widest else flow_bytes / (n * bandwidth)
-        return node.num_ops * curve.time_s(n) + moved_s
+        return node.num_ops * curve.time_s(n) + moves.seconds(widest, n)
 
     return min(sizes, key=lambda n: (total_s(n), -n))
