@@ -12,6 +12,7 @@ from spindle_sim.cli.init import init
 from spindle_sim.cli.plan import plan
 from spindle_sim.cli.schema import schema
 from spindle_sim.cli.simulate import simulate
+from spindle_sim.cli.sweep import sweep
 from spindle_sim.cli.validate import validate
 
 __all__ = ["application"]
@@ -27,7 +28,7 @@ def application() -> typer.Typer:
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for verb in (compare, plan, validate, simulate, curves, workloads, gpus, schema, init):
+    for verb in (compare, sweep, plan, validate, simulate, curves, workloads, gpus, schema, init):
         app.command()(verb)
     return app
 

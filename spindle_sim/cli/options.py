@@ -25,6 +25,7 @@ __all__ = [
     "Tasks",
     "WorkloadName",
     "integer_parser",
+    "number_parser",
 ]
 
 
@@ -41,9 +42,10 @@ def integer_parser(option: str, *, least: int) -> Callable[[str | int], int]:
     return parse
 
 
-def _number(
+def number_parser(
     option: str, *, above: float | None = None, least: float = 0.0
 ) -> Callable[[str | float], float]:
+    """Give the parser of an option's number, above `above` or at least `least`."""
     wanted = f"above {above:g}" if above is not None else f"at least {least:g}"
 
     def parse(text: str | float) -> float:
@@ -82,7 +84,7 @@ BatchScale = Annotated[
     float,
     typer.Option(
         metavar="FACTOR",
-        parser=_number("--batch-scale", above=0.0),
+        parser=number_parser("--batch-scale", above=0.0),
         help="Multiply every task's batch by this.",
     ),
 ]
@@ -114,7 +116,7 @@ Oversubscription = Annotated[
     float | None,
     typer.Option(
         metavar="FACTOR",
-        parser=_number("--oversubscription", least=1.0),
+        parser=number_parser("--oversubscription", least=1.0),
         help="By how much the fabric is slower than all network cards together.",
         show_default=False,
     ),
@@ -146,7 +148,7 @@ Jitter = Annotated[
     float,
     typer.Option(
         metavar="FRACTION",
-        parser=_number("--jitter"),
+        parser=number_parser("--jitter"),
         help="Relative standard deviation of the compute times.",
     ),
 ]

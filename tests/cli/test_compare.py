@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from spindle_sim import builtin_workload, make_plan, parse_cluster, simulate, summarize
 from spindle_sim.cli.application import application
 from spindle_sim.cli.comparison import Comparison, compare_strategies
+from spindle_sim.cli.traits import plan_note
 from spindle_sim.errors import UsageError
 from spindle_sim.estimate import save_profile
 from spindle_sim.estimate.profile import (
@@ -250,11 +251,12 @@ def test_simulate_refuses_a_profile_that_the_plan_was_not_made_from(tmp_path: Pa
 def test_the_notes_and_the_json_say_how_the_plan_saves_memory() -> None:
     large = ["qwen-val", "--cluster", "a800:2x8", "--strategies", "seq"]
     row = rows(*large)["seq"]
-    assert row["rounds"] == 3
-    assert row["recomputed_metaops"] > 0
-    assert row["zero1"] is True
-    assert row["tensor_parallel"] == 2
-    assert f"seq: 3 rounds, one a task; {row['recomputed_metaops']} of " in compare(*large)
+    plan = make_plan(builtin_workload("qwen-val"), parse_cluster("a800:2x8"), "seq")
+    assert row["rounds"] == len({item.round for item in plan.slices}) == 3
+    assert row["zero1"] is plan.zero1
+    assert row["tensor_parallel"] == max(item.tp for item in plan.slices)
+    assert row["recomputed_metaops"] == len({item.metaop for item in plan.slices if item.recompute})
+    assert f"seq: {plan_note(plan)}\n" in compare(*large)
 
 
 def test_a_workload_file_is_read(tmp_path: Path) -> None:

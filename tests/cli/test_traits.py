@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from spindle_sim import builtin_workload, make_plan, parse_cluster
 from spindle_sim.cli.traits import (
     num_rounds,
     num_stages,
@@ -11,8 +10,7 @@ from spindle_sim.cli.traits import (
     tensor_parallel,
 )
 from spindle_sim.plan import Plan
-from tests.builders import Part, make_cluster, make_workload
-from tests.builders import make_plan as make_plan_by_hand
+from tests.builders import Part, make_cluster, make_plan, make_workload
 
 
 def two_tasks(*, rounds: tuple[int, int] = (0, 1), strategy: str = "spindle", batch: int) -> Plan:
@@ -22,7 +20,7 @@ def two_tasks(*, rounds: tuple[int, int] = (0, 1), strategy: str = "spindle", ba
         Part(metaop="t/a/x", devices=(0,), round=rounds[0]),
         Part(metaop="u/b/x", devices=(0,), round=rounds[1], stage=1),
     ]
-    plan = make_plan_by_hand(workload, make_cluster(1, 1), parts)
+    plan = make_plan(workload, make_cluster(1, 1), parts)
     return replace(plan, strategy=strategy)
 
 
@@ -43,14 +41,17 @@ def test_rounds_of_other_strategies_are_not_laid_to_memory() -> None:
     assert plan_note(two_tasks(batch=20_000, strategy="somebody-else's")) == "2 rounds"
 
 
-def test_a_large_model_recomputes_shards_and_says_so() -> None:
-    plan = make_plan(builtin_workload("qwen-val"), parse_cluster("a800:2x8"), "seq")
-    assert num_rounds(plan) == 3
-    assert num_stages(plan) >= num_rounds(plan)
-    recomputed = {item.metaop for item in plan.slices if item.recompute}
-    assert recomputed_metaops(plan) == len(recomputed) > 0
-    assert tensor_parallel(plan) > 1
+def test_recomputation_sharding_and_tensor_parallelism_are_named() -> None:
+    workload = make_workload({"t": ("a", "b"), "u": ("a",)})
+    parts = [
+        Part(metaop="t/a/x", devices=(0, 1), tp=2, recompute=True),
+        Part(metaop="t/b/x", devices=(0, 1), stage=1),
+        Part(metaop="u/a/x", devices=(0, 1), tp=2, recompute=True, round=1),
+    ]
+    plan = make_plan(workload, make_cluster(1, 2), parts, zero1=True)
+    assert (num_rounds(plan), num_stages(plan)) == (2, 3)
+    assert (recomputed_metaops(plan), tensor_parallel(plan)) == (2, 2)
     assert plan_note(plan) == (
-        f"3 rounds, one a task; {len(recomputed)} of {len(plan.metaops)} MetaOps recomputed;"
-        f" optimizer states sharded (ZeRO-1); tensor parallelism up to {tensor_parallel(plan)}"
+        "2 rounds; 2 of 3 MetaOps recomputed; optimizer states sharded (ZeRO-1);"
+        " tensor parallelism up to 2"
     )

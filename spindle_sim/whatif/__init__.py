@@ -1,0 +1,6 @@
+"""WHAT IF: many workloads, clusters and strategies planned and simulated in parallel."""
+
+from spindle_sim.whatif.point import Figures, Point, PointResult, evaluate
+from spindle_sim.whatif.sweep import sweep
+
+__all__ = ["Figures", "Point", "PointResult", "evaluate", "sweep"]
