@@ -165,26 +165,40 @@ def _plan(context: Context, choice: Choice, name: str, named: NamedStrategy, met
     while True:
         tried = replace(context, settings=settings)
         optimum_s = joint_optimum_s(tried)
-        placed: list[tuple[Plan, tuple[DraftSlice, ...]]] = []
+        best: tuple[float, Plan, tuple[DraftSlice, ...]] | None = None
         refused: tuple[OutOfMemoryError, tuple[DraftSlice, ...]] | None = None
         for whole in named.draft(tried):
             drafts = split(whole, settings.recompute)
+            if best is not None and _least_s(tried, drafts) >= best[0]:
+                continue
             try:
                 devices = place(tried, drafts, method=method)
             except OutOfMemoryError as error:
                 refused = refused or (error, drafts)
-            else:
-                plan = assemble(tried, drafts, devices, strategy=name, optimum_s=optimum_s)
-                placed.append((plan, drafts))
-        if placed:
-            plan, drafts = min(placed, key=lambda one: forecast_s(one[0], context.estimator))
-            return _less_synchronized(tried, plan, drafts, method)
+                continue
+            plan = assemble(tried, drafts, devices, strategy=name, optimum_s=optimum_s)
+            seconds = forecast_s(plan, context.estimator)
+            if best is None or seconds < best[0]:
+                best = seconds, plan, drafts
+        if best is not None:
+            return _less_synchronized(tried, best[1], best[2], method)
         assert refused is not None, f"{name}: gives no draft"
         shortage, drafts = refused
         more = free_on_device(tried, shortage.metaops, shortage.short_bytes, drafts)
         if not more:
             raise shortage
         settings = replace(settings, recompute=more)
+
+
+def _least_s(context: Context, drafts: tuple[DraftSlice, ...]) -> float:
+    """Give what no placement of the drafts can beat: their device-time over all devices."""
+    used_s = sum(
+        draft.num_devices
+        * draft.num_ops
+        * context.curve(draft.metaop, recompute=draft.recompute).time_s(draft.num_devices)
+        for draft in drafts
+    )
+    return used_s / context.cluster.num_devices
 
 
 def _less_synchronized(
