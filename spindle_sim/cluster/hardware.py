@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spindle_sim.errors import InputError, Problem
+from spindle_sim.names import name_problems
 
 __all__ = ["MAX_DEVICES", "Cluster", "Gpu"]
 
@@ -36,7 +37,8 @@ class Gpu:
     source: str
 
     def __post_init__(self) -> None:
-        """Check that every figure is positive."""
+        """Check the name and that every figure is positive."""
+        _refuse(name_problems(self.name, where="GPU"))
         _refuse(
             _outside(
                 f"GPU {self.name!r}",
@@ -97,6 +99,7 @@ class Cluster:
         bandwidth = {"nic_bandwidth_bytes_per_s": self.nic_bandwidth_bytes_per_s}
         _refuse(
             [
+                *name_problems(self.name, where="cluster"),
                 *_outside(where, counts, least=1),
                 *_outside(where, fractions, above=0.0, most=1.0),
                 *_outside(where, latencies, least=0),

@@ -15,6 +15,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from spindle_sim.errors import InputError, PlanError, Problem, suggestion
 from spindle_sim.plan.model import FORMAT_VERSION, Plan
+from spindle_sim.plan.names import wrong_names
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -39,7 +40,7 @@ def read_plan(text: str, source: str) -> Plan:
     except ValidationError as error:
         problems = _shape_problems(error, raw, source)
         raise PlanError(*problems) from error
-    _refuse_negative(plan, source)
+    _refuse_values(plan, source)
     return plan
 
 
@@ -202,10 +203,13 @@ def _shown(value: object) -> str:
     return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[:_MAX_VALUE_LENGTH]}..."
 
 
-def _refuse_negative(plan: Plan, source: str) -> None:
+def _refuse_values(plan: Plan, source: str) -> None:
     problems = [
         Problem(source=source, path=path, message=f"must not be negative, not {value}")
         for path, value in _negatives(plan)
+    ]
+    problems += [
+        Problem(source=source, path=path, message=mistake) for path, mistake in wrong_names(plan)
     ]
     if problems:
         raise PlanError(*problems[:_MAX_PROBLEMS])

@@ -1,7 +1,7 @@
 """Checks a plan as a stranger would: from its workload and cluster, trusting no derived field."""
 
 from spindle_sim.plan.model import Plan
-from spindle_sim.plan.rules.expected import ambiguous_ids
+from spindle_sim.plan.names import wrong_names
 from spindle_sim.plan.rules.flows import check_flows
 from spindle_sim.plan.rules.groups import check_groups
 from spindle_sim.plan.rules.inputs import check_inputs
@@ -32,8 +32,11 @@ def validate_plan(plan: Plan) -> tuple[Violation, ...]:
 
     Linear in the plan's size, but for sorting.
     """
-    if ambiguous := ambiguous_ids(plan.workload):
-        message = f"{', '.join(ambiguous)}: two parts of the workload have that id; rename one"
-        return (Violation(rule="reference", ids=ambiguous, message=message),)
+    wrong = tuple(
+        Violation(rule="name", ids=(path,), message=f"{path}: {mistake}")
+        for path, mistake in wrong_names(plan)
+    )
+    if wrong:  # the other rules would print these names
+        return wrong
     subject = examine(plan)
     return tuple(violation for rule in _RULES for violation in rule(subject))

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from spindle_sim.errors import InputError, Problem, suggestion
-from spindle_sim.workload.bounds import Count, Size
+from spindle_sim.names import name_problems
+from spindle_sim.workload.bounds import Count, Name, Size
 from spindle_sim.workload.operators import Operator
 
 __all__ = ["MAX_OPERATORS", "Block", "DataFlow", "Module", "ModuleUse", "Task", "Workload"]
@@ -26,15 +27,18 @@ class Block:
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
-    name: str
+    name: Name
     operator: Operator = field(metadata={"discriminator": "kind"})
     repeat: Count = 1
     tokens: Count | None = None
 
     def __post_init__(self) -> None:
-        """Check the counts."""
+        """Check name and counts."""
         _refuse(
-            _below(f"block {self.name!r}", 1, repeat=self.repeat, tokens=self.tokens),
+            [
+                *name_problems(self.name, where="block", part=True),
+                *_below(f"block {self.name!r}", 1, repeat=self.repeat, tokens=self.tokens),
+            ]
         )
 
     @property
@@ -52,12 +56,13 @@ class Module:
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
-    name: str
+    name: Name
     blocks: tuple[Block, ...]
     frozen: bool = False
 
     def __post_init__(self) -> None:
-        """Check that there are blocks and that their names are unique."""
+        """Check names, that there are blocks and that their names are unique."""
+        _refuse(name_problems(self.name, where="module", part=True))
         where = f"module {self.name!r}"
         if not self.blocks:
             raise InputError(Problem(path="blocks", message=f"{where}: has no blocks"))
@@ -79,17 +84,18 @@ class ModuleUse:
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
-    name: str
+    name: Name
     module: str
     tokens: Count
     context_tokens: Size = 0
     items: Count = 1
 
     def __post_init__(self) -> None:
-        """Check the counts."""
+        """Check name and counts."""
         where = f"use {self.name!r}"
         _refuse(
             [
+                *name_problems(self.name, where="use", part=True),
                 *_below(where, 1, tokens=self.tokens, items=self.items),
                 *_below(where, 0, context_tokens=self.context_tokens),
             ]
@@ -112,7 +118,7 @@ class Task:
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
-    name: str
+    name: Name
     batch_size: Count
     uses: tuple[ModuleUse, ...]
     flows: tuple[DataFlow, ...] = ()
@@ -122,6 +128,7 @@ class Task:
         where = f"task {self.name!r}"
         names = [use.name for use in self.uses]
         problems = [
+            *name_problems(self.name, where="task", part=True),
             *_below(where, 1, batch_size=self.batch_size),
             *_duplicates(where, "uses", names),
             *_duplicates(where, "flows", (f"{f.source} -> {f.target}" for f in self.flows)),
@@ -139,7 +146,7 @@ class Workload:
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
-    name: str
+    name: Name
     modules: tuple[Module, ...]
     tasks: tuple[Task, ...]
     note: str = ""  # where the configuration comes from and how sure it is
@@ -148,6 +155,7 @@ class Workload:
         """Check that names are unique and that every used module exists."""
         where = f"workload {self.name!r}"
         problems = [
+            *name_problems(self.name, where="workload", part=True),
             *_duplicates(where, "modules", (module.name for module in self.modules)),
             *_duplicates(where, "tasks", (task.name for task in self.tasks)),
             *_unknown_modules(self.tasks, {module.name for module in self.modules}),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from spindle_sim.plan import Plan
+from spindle_sim.plan import ParameterRange, Plan
 
 Mutation = Callable[[Plan], Plan]
 
@@ -69,6 +69,35 @@ MUTATIONS: dict[str, tuple[Mutation, str, str]] = {
     "a module frozen in the workload": (freeze_a, "metaop", "MetaOp t/a/x: frozen"),
     "a smaller GPU in the cluster": (shrink_memory, "input-hash", "inputs.cluster"),
     "a smaller GPU holds less": (shrink_memory, "memory", "device 0: needs"),
+    "a strategy without a name": (
+        lambda plan: replace(plan, strategy=" "),
+        "name",
+        "strategy: ' ' is blank",
+    ),
+    "a slice whose id rings a bell": (
+        change("slices", 1, id="s1\a"),
+        "name",
+        "slices[1].id: 's1\\x07' has a character that can't be printed",
+    ),
+    "a MetaOp whose id clears the screen": (
+        change("metaops", 0, id="t/a/x\x1b[2J"),
+        "name",
+        "metaops[0].id: 't/a/x\\x1b[2J' has",
+    ),
+    "a flow to a name with a blank": (
+        change("flows", 0, target_slice="s2 "),
+        "name",
+        "flows[0].target_slice: 's2 ' begins or ends with a blank",
+    ),
+    "a group of a set with a line break": (
+        change(
+            "parameter_groups",
+            0,
+            parameter_sets=(ParameterRange(parameter_set="a\nx", first_op=0, num_ops=4),),
+        ),
+        "name",
+        "parameter_groups[0].parameter_sets[0].parameter_set: 'a\\nx' has",
+    ),
     "a wrong workload hash": (
         lambda plan: replace(plan, inputs=replace(plan.inputs, workload="f" * 64)),
         "input-hash",

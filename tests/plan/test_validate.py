@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spindle_sim.plan import Plan, Slice, validate_plan
-from spindle_sim.workload import Module
 from tests.builders import Part, make_cluster, make_plan, make_workload
 from tests.plan.mutations import MUTATIONS, change
 from tests.random_plans import plans
@@ -63,17 +62,6 @@ def test_zero1_divides_the_optimizer_states_over_the_group() -> None:
     found = messages(change("memory", 0, optimizer_bytes=2e6)(plan))
     assert len(found) == 1
     assert "device 0: optimizer_bytes" in found[0]
-
-
-def test_names_that_make_ids_ambiguous_are_refused() -> None:
-    plan = two_task_plan()
-    first = plan.workload.modules[0]
-    doubled = Module(name="a/x", blocks=(replace(first.blocks[0], name="x"),))
-    slash = replace(first, blocks=(replace(first.blocks[0], name="x/x"),))
-    workload = replace(plan.workload, modules=(slash, doubled, *plan.workload.modules[1:]))
-    assert messages(replace(plan, workload=workload)) == [
-        "reference: a/x/x: two parts of the workload have that id; rename one"
-    ]
 
 
 @given(plans())

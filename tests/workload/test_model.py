@@ -67,6 +67,21 @@ def test_cross_attention_needs_something_to_attend_to() -> None:
 @pytest.mark.parametrize(
     "make",
     [
+        *(
+            lambda name=name, make=make: make(name)
+            for name in ("a/b", "", " ", "a\x1b[1m", "a\a", " a", "a\n")
+            for make in (
+                lambda name: Block(name=name, operator=LAYER),
+                lambda name: Module(name=name, blocks=MODULE.blocks),
+                lambda name: ModuleUse(name=name, module="tower", tokens=1),
+                lambda name: Task(name=name, batch_size=1, uses=(USE,)),
+                lambda name: Workload(
+                    name=name,
+                    modules=(MODULE,),
+                    tasks=(Task(name="t", batch_size=1, uses=(USE,)),),
+                ),
+            )
+        ),
         lambda: Block(name="b", operator=LAYER, repeat=0),
         lambda: Block(name="b", operator=LAYER, tokens=0),
         lambda: Module(name="m", blocks=()),

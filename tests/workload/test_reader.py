@@ -111,6 +111,29 @@ def test_every_mistake_is_named_at_once_with_line_path_and_value(
     assert "source -> target" in messages["tasks[0].flows[1]"]
 
 
+def test_every_wrong_name_is_a_problem_with_its_path(write: Callable[[str], Path]) -> None:
+    text = (
+        GOOD.replace("name: tiny", 'name: "tiny\\e[31m"')
+        .replace("name: fusion", "name: fusion/of")
+        .replace("module: fusion", "module: fusion/of")
+        .replace("{name: head, operator", '{name: " ", operator')
+        .replace("name: layers", "name: lay/ers")
+        .replace("name: first", 'name: "first\\a"')
+        .replace("{name: head, module", '{name: "", module')
+        .replace("tower -> head", "{source: tower, target: ''}")
+    )
+    found = mistakes(write(text))
+    assert [(line, path) for line, path, _ in found] == [
+        (1, "name"),
+        (5, "modules[0].blocks[0].name"),
+        (8, "modules[1].name"),
+        (11, "modules[1].blocks[0].name"),
+        (13, "tasks[0].name"),
+        (17, "tasks[0].uses[1].name"),
+    ]
+    assert all("has a" in message or "is blank" in message for _, _, message in found)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "path", "message"),
     [

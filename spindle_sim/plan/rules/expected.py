@@ -3,7 +3,6 @@
 This is what a stranger would derive from section 3.1; the planner's contraction isn't asked.
 """
 
-from collections import Counter
 from dataclasses import dataclass
 
 import networkx as nx
@@ -14,7 +13,6 @@ from spindle_sim.workload import Operator, OperatorNode, Projection, Workload, o
 __all__ = [
     "ExpectedEdge",
     "ExpectedMetaOp",
-    "ambiguous_ids",
     "expected_edges",
     "expected_metaops",
 ]
@@ -53,20 +51,6 @@ class ExpectedEdge:
     target: str
     bytes: float
     gradient: bool
-
-
-def ambiguous_ids(workload: Workload) -> tuple[str, ...]:
-    """Give the MetaOp and parameter set ids that two things have: names may hold slashes."""
-    metaops = Counter(
-        f"{task.name}/{use.name}/{block.name}"
-        for task in workload.tasks
-        for use in task.uses
-        for block in workload.module(use.module).blocks
-    )
-    sets = Counter(
-        f"{module.name}/{block.name}" for module in workload.modules for block in module.blocks
-    )
-    return tuple(name for ids in (metaops, sets) for name, count in ids.items() if count > 1)
 
 
 def expected_metaops(workload: Workload) -> dict[str, ExpectedMetaOp]:
