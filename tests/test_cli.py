@@ -14,7 +14,14 @@ import typer.main
 
 from spindle_sim.cli import entry
 from spindle_sim.cli.application import application
-from spindle_sim.errors import InfeasibleError, InputError, PlanError, SpindleError, UsageError
+from spindle_sim.errors import (
+    ExecutionError,
+    InfeasibleError,
+    InputError,
+    PlanError,
+    SpindleError,
+    UsageError,
+)
 
 ROOT = Path(__file__).parent.parent
 NETWORK = {"--nics-per-node", "--nic-bandwidth", "--oversubscription"}
@@ -42,7 +49,7 @@ OPTIONS = {
         "--csv",
         "--json",
     },
-    "plan": {*WORKLOAD, "--strategy", "--placement", "--seed", "--output", "-o"},
+    "plan": {*WORKLOAD, "--tiny", "--strategy", "--placement", "--seed", "--output", "-o"},
     "validate": {"plan", "--json"},
     "simulate": {
         "plan",
@@ -53,6 +60,19 @@ OPTIONS = {
         "--seed",
         "--jitter",
         "--overlap-sync",
+    },
+    "run": {
+        "plan",
+        "--nproc",
+        "--iterations",
+        "--emulate",
+        "--time-scale",
+        "--dtype",
+        "--timeout",
+        "--seed",
+        "--timeline",
+        "--trace",
+        "--json",
     },
     "curves": {*WORKLOAD, "--tensor-parallel", "--report", "--json"},
     "workloads": {"--json"},
@@ -100,6 +120,7 @@ def test_the_exit_codes_are_those_of_the_docs() -> None:
         InputError.exit_code,
         PlanError.exit_code,
         InfeasibleError.exit_code,
+        ExecutionError.exit_code,
         entry.EXIT_INTERRUPTED,
         entry.EXIT_BROKEN_PIPE,
     }
@@ -178,6 +199,12 @@ def test_the_version_is_that_of_the_package() -> None:
         ("plan multitask-clip", "--output"),
         ("plan multitask-clip --strategy spindle,seq -o plan.json", "one strategy"),
         ("simulate plan.json --report a --trace a", "same file"),
+        ("run plan.json --nproc 0", "--nproc 0"),
+        ("run plan.json --iterations 0", "--iterations 0"),
+        ("run plan.json --time-scale 0", "--time-scale 0"),
+        ("run plan.json --timeout 0", "--timeout 0"),
+        ("run plan.json --dtype float23", "did you mean 'float32'?"),
+        ("run plan.json --timeline a --trace a", "same file"),
         ("schema plans", "did you mean 'plan'?"),
     ],
 )
@@ -201,6 +228,7 @@ def test_a_wrong_flag_exits_2_and_names_it(arguments: str, named: str, tmp_path:
         ("validate nosuch.json", "nosuch.json"),
         ("validate broken.yaml", "broken.yaml"),
         ("simulate broken.yaml", "broken.yaml"),
+        ("run broken.yaml", "broken.yaml"),
     ],
 )
 def test_a_wrong_file_exits_3_and_names_it(arguments: str, named: str, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ class TorchBackend:
 
         Raises:
             UsageError: torch isn't installed.
+            InputError: the workload or the plan wants what this backend can't do.
             ExecutionError: a rank failed; it says which one and why.
         """
         return launch(plan, options)

@@ -14,6 +14,7 @@ from spindle_sim.backend import Execution, ExecutionOptions
 from spindle_sim.errors import ExecutionError, UsageError
 from spindle_sim.plan import Plan, save_plan
 from spindle_torch.outcome import execution_from_json, first_cause, read_failures
+from spindle_torch.requirements import check_requirements
 
 __all__ = ["launch"]
 
@@ -29,10 +30,13 @@ def launch(plan: Plan, options: ExecutionOptions, entry: Sequence[str] = _ENTRY)
 
     Raises:
         UsageError: torch isn't installed.
+        InputError: with the default entry, as `check_requirements`.
         ExecutionError: a rank failed; of all messages, the one that the others follow from.
     """
     if find_spec("torch") is None:
         raise UsageError("running a plan needs torch: pip install 'spindle-sim[torch]'")
+    if tuple(entry) == _ENTRY:  # who brings an entry may bring modules for custom operators
+        check_requirements(plan, options, {})
     with tempfile.TemporaryDirectory(prefix="spindle-run-") as name:
         folder = Path(name)
         save_plan(plan, folder / "plan")

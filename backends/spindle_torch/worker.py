@@ -19,20 +19,17 @@ from spindle_sim.plan import Plan, dump_plan, load_plan, validate_plan
 from spindle_sim.plan.atomic import write_atomically
 from spindle_sim.timeline import Timeline
 from spindle_torch.clocks import shared_clock
-from spindle_torch.compilation import compile_plan
-from spindle_torch.deadlock import check_programs
 from spindle_torch.emulation import Emulation
 from spindle_torch.engine import Engine
 from spindle_torch.events import Event, to_timeline
 from spindle_torch.groups import Groups, make_groups
 from spindle_torch.model import CustomOperator
 from spindle_torch.outcome import execution_to_json
+from spindle_torch.requirements import check_requirements
 from spindle_torch.training import make_training
 from spindle_torch.work import Work
 
 __all__ = ["Situation", "WorkerOptions", "run_worker"]
-
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +74,11 @@ def run_worker(
         SpindleError: the plan or the options are wrong, or ranks don't agree.
     """
     plan = _read_plan(options.plan)
+    shapes = {name: item.shape for name, item in options.custom.items()}
+    programs = check_requirements(plan, options.execution, shapes)
     device = _join(options)
     situation.rank = dist.get_rank()
     _check_ranks(plan, options)
-    programs = compile_plan(plan)
-    check_programs(programs)
     groups = make_groups(plan, situation.rank, device, options.execution.timeout_s)
     engine = Engine(
         plan=plan,
@@ -153,19 +150,12 @@ def _work(plan: Plan, groups: Groups, options: WorkerOptions, device: torch.devi
         return Emulation(
             plan=plan, rank=groups.rank, time_scale=execution.time_scale, device=device
         )
-    if plan.zero1:
-        raise PlanError(
-            "the plan divides optimizer states over each parameter group (ZeRO-1), which this"
-            " backend doesn't do yet; emulate it, or plan for devices with more memory"
-        )
-    if execution.dtype not in _DTYPES:
-        raise UsageError(f"no dtype {execution.dtype!r}: they are {', '.join(_DTYPES)}")
     return make_training(
         plan,
         groups.rank,
         groups,
         seed=execution.seed,
-        dtype=_DTYPES[execution.dtype],
+        dtype=getattr(torch, execution.dtype),
         device=device,
         custom=options.custom,
     )

@@ -10,6 +10,7 @@ from spindle_sim.cli.compare import compare
 from spindle_sim.cli.curves import curves
 from spindle_sim.cli.init import init
 from spindle_sim.cli.plan import plan
+from spindle_sim.cli.run import run
 from spindle_sim.cli.schema import schema
 from spindle_sim.cli.simulate import simulate
 from spindle_sim.cli.sweep import sweep
@@ -28,7 +29,19 @@ def application() -> typer.Typer:
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for verb in (compare, sweep, plan, validate, simulate, curves, workloads, gpus, schema, init):
+    for verb in (
+        compare,
+        sweep,
+        plan,
+        validate,
+        simulate,
+        run,
+        curves,
+        workloads,
+        gpus,
+        schema,
+        init,
+    ):
         app.command()(verb)
     return app
 

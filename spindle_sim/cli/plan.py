@@ -36,6 +36,12 @@ def plan(
     tasks: Tasks = None,
     cluster: ClusterName = "a800:2x8",
     batch_scale: BatchScale = 1.0,
+    tiny: Annotated[
+        bool,
+        typer.Option(
+            "--tiny", help="Shrink the workload until it trains on a laptop (see `spindle run`)."
+        ),
+    ] = False,
     placement: Placement = "spindle",
     profile: Profile = None,
     seed: Seed = 0,
@@ -52,9 +58,11 @@ def plan(
     from spindle_sim.plan import save_plan
     from spindle_sim.planner import make_plan
     from spindle_sim.units import format_duration
+    from spindle_sim.workload.tiny import tiny as shrunk
 
+    read = read_workload(workload, tasks, batch_scale)
     made = make_plan(
-        read_workload(workload, tasks, batch_scale),
+        shrunk(read) if tiny else read,
         parse_cluster(
             cluster,
             nics_per_node=nics_per_node,

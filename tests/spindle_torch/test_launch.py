@@ -9,24 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from spindle_sim import make_plan, parse_cluster, simulate
+from spindle_sim import simulate
 from spindle_sim.backend import ExecutionOptions, find_executor
 from spindle_sim.errors import ExecutionError, UsageError
-from spindle_sim.plan import Plan, save_plan
+from spindle_sim.plan import save_plan
 from spindle_sim.timeline import Kind, Timeline
-from spindle_sim.workload import builtin_workload
-from spindle_sim.workload.tiny import tiny
 from spindle_torch import TorchBackend
 from spindle_torch.launch import launch
+from tests.spindle_torch.plans import tiny_plan
 from tests.stated_plans import two_task_plan
 
 FAULTY = str(Path(__file__).parent / "faulty.py")
 ENDS_WITHIN_S = 40  # seconds on an idle machine, most of them for starting
-
-
-def tiny_plan(strategy: str = "spindle", ranks: int = 2) -> Plan:
-    workload = tiny(builtin_workload("multitask-clip")).with_first_tasks(2)
-    return make_plan(workload, parse_cluster(f"a800:1x{ranks}"), strategy)
 
 
 def spans_do_not_overlap(timeline: Timeline) -> bool:

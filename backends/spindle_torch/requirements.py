@@ -1,0 +1,39 @@
+"""What a plan must be for this backend to run it, checked before anything starts; no torch."""
+
+from collections.abc import Mapping
+
+from spindle_sim.backend import ExecutionOptions
+from spindle_sim.errors import PlanError, UsageError
+from spindle_sim.plan import Plan
+from spindle_torch.compilation import compile_plan
+from spindle_torch.deadlock import check_programs
+from spindle_torch.program import Program
+from spindle_torch.shapes import CustomShape, sites
+
+__all__ = ["DTYPES", "check_requirements"]
+
+DTYPES = ("float32", "float64")
+
+
+def check_requirements(
+    plan: Plan, options: ExecutionOptions, custom: Mapping[str, CustomShape]
+) -> tuple[Program, ...]:
+    """Give the programs of a plan that can be run; `custom` are the shapes of the user's modules.
+
+    Raises:
+        UsageError: there is no such dtype.
+        InputError: the workload doesn't say what an operator computes or how inputs are joined.
+        PlanError: the programs would deadlock, or the plan wants what isn't there.
+    """
+    if options.dtype not in DTYPES:
+        raise UsageError(f"no dtype {options.dtype!r}: they are {', '.join(DTYPES)}")
+    if not options.emulate:
+        sites(plan.workload, custom)
+        if plan.zero1:
+            raise PlanError(
+                "the plan divides optimizer states over each parameter group (ZeRO-1), which this"
+                " backend doesn't do yet; emulate it, or plan for devices with more memory"
+            )
+    programs = compile_plan(plan)
+    check_programs(programs)
+    return programs

@@ -1,0 +1,227 @@
+"""`spindle run`: execute a plan file on this host, and say how far the simulator was off."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spindle_sim.cli.console import new_table, print_json, stdout_console
+from spindle_sim.cli.options import JsonOutput, PlanFile, Seed, integer_parser, number_parser
+from spindle_sim.cli.outputs import check_outputs
+from spindle_sim.cli.validate import load_valid_plan
+from spindle_sim.errors import UsageError, suggestion
+
+if TYPE_CHECKING:
+    from spindle_sim.backend import Execution, ExecutionOptions
+    from spindle_sim.plan import Plan
+    from spindle_sim.timeline import Timeline
+
+__all__ = ["run"]
+
+_DTYPES = ("float32", "float64")
+_FIGURES = (
+    ("Iteration", "iteration_s"),
+    ("Forward+backward", "forward_backward_s"),
+    ("Synchronization", "sync_s"),
+    ("Send/receive", "send_recv_s"),
+    ("Idle", "idle_s"),
+)
+
+
+def run(
+    plan: PlanFile,
+    *,
+    nproc: Annotated[
+        int | None,
+        typer.Option(
+            metavar="COUNT",
+            parser=integer_parser("--nproc", least=1),
+            help="Processes to start: one for each device of the plan, which is the default.",
+            show_default=False,
+        ),
+    ] = None,
+    iterations: Annotated[
+        int,
+        typer.Option(
+            metavar="COUNT",
+            parser=integer_parser("--iterations", least=1),
+            help="Training steps to run; the first warms up.",
+        ),
+    ] = 3,
+    emulate: Annotated[
+        bool, typer.Option("--emulate", help="Wait for the planned times instead of computing.")
+    ] = False,
+    time_scale: Annotated[
+        float,
+        typer.Option(
+            metavar="FACTOR",
+            parser=number_parser("--time-scale", above=0.0),
+            help="With --emulate: wait this many times as long as planned.",
+        ),
+    ] = 1.0,
+    dtype: Annotated[
+        str, typer.Option(metavar="float32|float64", help="The precision of everything.")
+    ] = "float32",
+    timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            parser=number_parser("--timeout", above=0.0),
+            help="How long a message or a collective may take.",
+        ),
+    ] = 120.0,
+    seed: Seed = 0,
+    timeline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Write the executed timeline (JSON).", show_default=False
+        ),
+    ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the executed iteration for the Perfetto UI (Chrome JSON).",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonOutput = False,
+) -> None:
+    """Run a plan on this host, a process for each device, beside its simulation."""
+    check_outputs(timeline=timeline, trace=trace)
+    if dtype not in _DTYPES:
+        raise UsageError(f"--dtype {dtype}: {suggestion(dtype, _DTYPES)}")
+    from spindle_sim.backend import ExecutionOptions, find_executor
+
+    loaded = load_valid_plan(plan)
+    if nproc is not None and nproc != loaded.cluster.num_devices:
+        raise UsageError(
+            f"--nproc {nproc}: the plan is for {loaded.cluster.num_devices} devices, a process"
+            " each; plan for a cluster of that size"
+        )
+    options = ExecutionOptions(
+        iterations=iterations,
+        emulate=emulate,
+        time_scale=time_scale,
+        dtype=dtype,
+        seed=seed,
+        timeout_s=timeout,
+    )
+    execution = find_executor("torch").execute(loaded, options)
+    simulated = _simulated(loaded, options)
+    _write(loaded, execution, timeline, trace)
+    if json:
+        print_json(_document(loaded, execution, simulated, options))
+        return
+    _print(loaded, execution, simulated, options)
+    for name, path in (("Timeline", timeline), ("Trace", trace)):
+        if path is not None:
+            print(f"{name}: {path}")
+
+
+def _simulated(plan: "Plan", options: "ExecutionOptions") -> "Timeline":
+    """Give the simulated iteration of what was executed: emulated messages cost next to nothing."""
+    from spindle_sim.simulator import simulate
+
+    if not options.emulate:
+        return simulate(plan)
+    scale = options.time_scale
+    timeline = simulate(plan, network=False)
+    spans = tuple(
+        replace(span, start_s=span.start_s * scale, end_s=span.end_s * scale)
+        for span in timeline.spans
+    )
+    return replace(timeline, spans=spans, memory=())
+
+
+def _write(plan: "Plan", execution: "Execution", timeline: str | None, trace: str | None) -> None:
+    from spindle_sim.plan.atomic import write_atomically
+    from spindle_sim.report import timeline_to_json, write_trace
+
+    if timeline is not None:
+        write_atomically(timeline, timeline_to_json(execution.timeline).encode())
+    if trace is not None:
+        write_trace(Path(trace), plan, execution.timeline)
+
+
+def _document(
+    plan: "Plan", execution: "Execution", simulated: "Timeline", options: "ExecutionOptions"
+) -> dict[str, object]:
+    ours, theirs = _figures(plan, simulated), _figures(plan, execution.timeline)
+    return {
+        "strategy": plan.strategy,
+        "workload": plan.workload.name,
+        "ranks": plan.cluster.num_devices,
+        "backend": execution.timeline.backend,
+        "emulated": options.emulate,
+        "iterations_s": list(execution.iterations_s),
+        "losses": list(execution.losses),
+        "simulated": ours,
+        "executed": theirs,
+        "error": ours["iteration_s"] / theirs["iteration_s"] - 1,
+        "slices": _slice_rows(plan, simulated, execution.timeline),
+    }
+
+
+def _figures(plan: "Plan", timeline: "Timeline") -> dict[str, float]:
+    from spindle_sim.metrics import summarize
+
+    summary = summarize(plan, timeline)
+    return {field: float(getattr(summary, field)) for _, field in _FIGURES}
+
+
+def _slice_rows(
+    plan: "Plan", simulated: "Timeline", executed: "Timeline"
+) -> list[dict[str, object]]:
+    """Give for each slice and phase how long its slowest device computed in both."""
+    ours, theirs = _slice_durations_s(simulated), _slice_durations_s(executed)
+    return [
+        {
+            "slice": item.id,
+            "phase": phase,
+            "simulated_s": ours.get((item.id, phase)),
+            "executed_s": theirs.get((item.id, phase)),
+        }
+        for item in plan.slices
+        for phase in ("forward", "backward")
+        if (item.id, phase) in ours
+    ]
+
+
+def _slice_durations_s(timeline: "Timeline") -> dict[tuple[str, str], float]:
+    durations: dict[tuple[str, str], float] = {}
+    for span in timeline.spans:
+        if span.kind == "compute":
+            key = span.slice, str(span.phase)
+            durations[key] = max(durations.get(key, 0.0), span.duration_s)
+    return durations
+
+
+def _print(
+    plan: "Plan", execution: "Execution", simulated: "Timeline", options: "ExecutionOptions"
+) -> None:
+    from spindle_sim.units import format_duration
+
+    console = stdout_console()
+    ours, theirs = _figures(plan, simulated), _figures(plan, execution.timeline)
+    how = "emulated" if options.emulate else "executed"
+    table = new_table(
+        f"One iteration of {plan.strategy} for {plan.workload.name} on"
+        f" {plan.cluster.num_devices} ranks ({execution.timeline.backend})",
+        "",
+        "simulated",
+        how,
+        "ratio",
+    )
+    for name, field in _FIGURES:
+        ratio = f"{ours[field] / theirs[field]:.3f}" if theirs[field] else "-"
+        table.add_row(name, format_duration(ours[field]), format_duration(theirs[field]), ratio)
+    console.print(table)
+    if execution.losses and execution.losses[-1]:
+        losses = new_table("Losses", "", "first step", "last step")
+        for task, loss in execution.losses[-1].items():
+            losses.add_row(task, f"{execution.losses[0][task]:.4f}", f"{loss:.4f}")
+        console.print(losses)
+    if not options.emulate:
+        console.print(f"Simulated for {plan.cluster.gpu.name} ({plan.profile}), not for this host.")
