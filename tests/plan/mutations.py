@@ -290,6 +290,26 @@ MUTATIONS: dict[str, tuple[Mutation, str, str]] = {
         "memory",
         "device 4: optimizer_bytes",
     ),
+    "activations that aren't told": (
+        change("memory", 4, activation_bytes=0.0),
+        "memory",
+        "device 4: activation_bytes is 0.0, its slices hold",
+    ),
+    "more activations than there are": (
+        change("memory", 4, activation_bytes=1e9),
+        "memory",
+        "device 4: activation_bytes is 1000000000.0, its slices hold",
+    ),
+    "activations that are hidden and don't fit": (
+        lambda plan: change("memory", 0, activation_bytes=0.0)(shrink_memory(plan)),
+        "memory",
+        "device 0: needs",
+    ),
+    "recomputation that nobody counted": (
+        change("slices", 2, recompute=True),
+        "memory",
+        "device 2: activation_bytes",
+    ),
     "memory of a device dropped": (
         drop("memory", 4),
         "memory",

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from spindle_sim.plan import Plan, Slice, validate_plan
@@ -62,6 +62,30 @@ def test_zero1_divides_the_optimizer_states_over_the_group() -> None:
     found = messages(change("memory", 0, optimizer_bytes=2e6)(plan))
     assert len(found) == 1
     assert "device 0: optimizer_bytes" in found[0]
+
+
+@given(plans(), st.data())
+@settings(max_examples=60)
+def test_activations_that_do_not_fit_are_found_whatever_the_plan_says(
+    plan: Plan, data: st.DataObject
+) -> None:
+    valid = stated(plan)
+    fullest = max(valid.memory, key=lambda entry: entry.activation_bytes)
+    assume(fullest.activation_bytes)
+    share = data.draw(st.sampled_from([0.0, 0.5, 0.999, 1.001]))
+    lies = tuple(
+        replace(entry, activation_bytes=share * entry.activation_bytes) for entry in valid.memory
+    )
+    gpu = replace(valid.cluster.gpu, memory_bytes=0.9999 * fullest.total_bytes)
+    cluster = replace(valid.cluster, gpu=gpu, usable_memory_fraction=1.0)
+    found = [
+        v.message
+        for v in validate_plan(replace(valid, memory=lies, cluster=cluster))
+        if v.ids == (f"device {fullest.device}",)
+    ]
+    assert len(found) == 2
+    assert found[0].startswith(f"device {fullest.device}: needs ")
+    assert f"its slices hold {fullest.activation_bytes}" in found[1]
 
 
 @given(plans())

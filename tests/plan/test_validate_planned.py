@@ -32,16 +32,28 @@ def test_a_plan_of_every_strategy_validates_and_survives_its_document(
     assert parse_plan(dump_plan(plan)) == plan
 
 
+@pytest.mark.parametrize("cluster", ["a800:1x8", "a800:2x8"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_plan_of_large_models_validates(strategy: str) -> None:
-    plan = planned(strategy, "qwen-val", "a800:2x8")
+def test_a_plan_of_large_models_validates(strategy: str, cluster: str) -> None:
+    plan = planned(strategy, "qwen-val", cluster)
     assert [str(violation) for violation in validate_plan(plan)] == []
 
 
-def test_the_large_models_bring_tensor_parallelism_and_zero1_to_these_tests() -> None:
-    plans = [planned(strategy, "qwen-val", "a800:2x8") for strategy in STRATEGIES]
+def test_the_large_models_bring_everything_that_saves_memory_to_these_tests() -> None:
+    plans = [planned(strategy, "qwen-val", "a800:1x8") for strategy in STRATEGIES]
     assert any(item.tp > 1 for plan in plans for item in plan.slices)
+    assert any(item.recompute for plan in plans for item in plan.slices)
+    assert any(item.round for plan in plans for item in plan.slices)
     assert any(plan.zero1 for plan in plans)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_recomputation_can_not_be_left_out_and_its_memory_saved(strategy: str) -> None:
+    plan = planned(strategy, "qwen-val", "a800:1x8")
+    slices = tuple(replace(item, recompute=False) for item in plan.slices)
+    found = [v.message for v in validate_plan(replace(plan, slices=slices))]
+    assert any("activation_bytes is" in message for message in found)
+    assert any("more than the" in message for message in found)
 
 
 Mutation = Callable[[Plan], Plan]

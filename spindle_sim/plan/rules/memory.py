@@ -1,17 +1,18 @@
-"""Memory: an entry a device, within capacity, and no less than the states alone need."""
+"""Memory: an entry a device, within capacity, true by what the device's slices need."""
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spindle_sim.plan.model import DeviceMemory
+from spindle_sim.plan.rules.activations import peak_activation_bytes
 from spindle_sim.plan.rules.holders import (
     BYTES_PER_GRADIENT,
     BYTES_PER_PARAMETER,
     OPTIMIZER_BYTES_PER_PARAMETER,
     shard_parameters,
 )
-from spindle_sim.plan.rules.subject import Subject
+from spindle_sim.plan.rules.subject import RELATIVE_TOLERANCE, Subject, close
 from spindle_sim.plan.rules.violation import Violation
 from spindle_sim.units import format_bytes
 
@@ -21,14 +22,24 @@ _TOLERANCE = 1e-6
 
 
 @dataclass(slots=True, kw_only=True)
-class _States:
+class _Needs:
     parameter_bytes: float = 0.0
     gradient_bytes: float = 0.0
     optimizer_bytes: float = 0.0
+    activation_bytes: float = 0.0
+
+    @property
+    def total_bytes(self) -> float:
+        return (
+            self.parameter_bytes
+            + self.gradient_bytes
+            + self.optimizer_bytes
+            + self.activation_bytes
+        )
 
 
 def check_memory(subject: Subject) -> Iterator[Violation]:
-    """Give the devices whose memory is missing, over capacity or too small to be true."""
+    """Give the devices whose memory is missing, over capacity or untrue."""
     needed = _needed(subject)
     entries = subject.plan.memory
     for device, count in Counter(entry.device for entry in entries).items():
@@ -41,16 +52,17 @@ def check_memory(subject: Subject) -> Iterator[Violation]:
     for entry in entries:
         yield from _entry(
             entry,
-            needed.get(entry.device, _States()),
+            needed.get(entry.device, _Needs()),
             subject.plan.cluster.usable_memory_bytes,
         )
 
 
-def _entry(entry: DeviceMemory, needed: _States, usable_bytes: float) -> Iterator[Violation]:
-    if entry.total_bytes > usable_bytes * (1 + 1e-9):
-        short = entry.total_bytes - usable_bytes
+def _entry(entry: DeviceMemory, needed: _Needs, usable_bytes: float) -> Iterator[Violation]:
+    total_bytes = max(entry.total_bytes, needed.total_bytes)  # stated, or in truth
+    if total_bytes > usable_bytes * (1 + RELATIVE_TOLERANCE):
+        short = total_bytes - usable_bytes
         message = (
-            f"needs {format_bytes(entry.total_bytes)}, {format_bytes(short)} more than the"
+            f"needs {format_bytes(total_bytes)}, {format_bytes(short)} more than the"
             f" {format_bytes(usable_bytes)} that a plan may use"
         )
         yield _violation(entry.device, message)
@@ -59,28 +71,36 @@ def _entry(entry: DeviceMemory, needed: _States, usable_bytes: float) -> Iterato
         if found < least * (1 - _TOLERANCE):
             message = f"{name} is {found}, what its slices use alone is {least}"
             yield _violation(entry.device, message)
+    if not close(entry.activation_bytes, needed.activation_bytes, _TOLERANCE):
+        message = (
+            f"activation_bytes is {entry.activation_bytes}, its slices hold"
+            f" {needed.activation_bytes} at the peak"
+        )
+        yield _violation(entry.device, message)
 
 
-def _needed(subject: Subject) -> dict[int, _States]:
+def _needed(subject: Subject) -> dict[int, _Needs]:
     by_set = {metaop.parameter_set: metaop for metaop in subject.metaops.values()}
     # Few sets of devices hold many shards: add up by set first.
-    by_devices: dict[frozenset[int], _States] = {}
+    by_devices: dict[frozenset[int], _Needs] = {}
     for shard, devices in subject.holders.items():
         metaop = by_set[shard.parameter_set]
         count = shard_parameters(metaop, shard.num_shards)
-        states = by_devices.setdefault(devices, _States())
+        states = by_devices.setdefault(devices, _Needs())
         states.parameter_bytes += BYTES_PER_PARAMETER * count
         if not metaop.frozen:
             sharers = len(devices) if subject.plan.zero1 else 1
             states.gradient_bytes += BYTES_PER_GRADIENT * count
             states.optimizer_bytes += OPTIMIZER_BYTES_PER_PARAMETER * count / sharers
-    needed: dict[int, _States] = {}
+    needed: dict[int, _Needs] = {}
     for devices, states in by_devices.items():
         for device in devices:
-            total = needed.setdefault(device, _States())
+            total = needed.setdefault(device, _Needs())
             total.parameter_bytes += states.parameter_bytes
             total.gradient_bytes += states.gradient_bytes
             total.optimizer_bytes += states.optimizer_bytes
+    for device, peak_bytes in peak_activation_bytes(subject).items():
+        needed.setdefault(device, _Needs()).activation_bytes = peak_bytes
     return needed
 
 
