@@ -11,7 +11,7 @@ from platform import node
 import torch
 import torch.distributed as dist
 
-__all__ = ["shared_clock"]
+__all__ = ["measured_offset_s", "shared_clock"]
 
 _ROUND_TRIPS = 50
 

@@ -31,7 +31,7 @@ class DataSource:
         match site.operator:
             case Embedding():
                 vocabulary = site.operator.vocabulary
-                return self._tokens(f"{site.metaop}/data", first, last, shape, vocabulary)
+                return self._tokens(f"{site.metaop}/data", first, last, shape, below=vocabulary)
             case TransformerLayer():
                 width = site.operator.width
             case Projection():
@@ -50,7 +50,7 @@ class DataSource:
         shape = (site.items, site.tokens)
         name = f"{site.metaop}/target"
         if isinstance(site.operator, Projection) and site.operator.logits:
-            return self._tokens(name, first, last, shape, site.operator.columns)
+            return self._tokens(name, first, last, shape, below=site.operator.columns)
         return self._normal(name, first, last, (*shape, site.passed.width))
 
     def _normal(self, name: str, first: int, last: int, shape: tuple[int, ...]) -> torch.Tensor:
@@ -58,10 +58,10 @@ class DataSource:
         return drawn.to(dtype=self.dtype, device=self.device)
 
     def _tokens(
-        self, name: str, first: int, last: int, shape: tuple[int, ...], vocabulary: int
+        self, name: str, first: int, last: int, shape: tuple[int, ...], *, below: int
     ) -> torch.Tensor:
         drawn = self._each(
-            name, first, last, lambda each: drawn_tokens(each, self.seed, shape, vocabulary)
+            name, first, last, lambda each: drawn_tokens(each, self.seed, shape, below)
         )
         return drawn.to(device=self.device)
 

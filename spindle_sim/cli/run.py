@@ -29,63 +29,69 @@ _FIGURES = (
 )
 
 
+NumProcesses = Annotated[
+    int | None,
+    typer.Option(
+        metavar="COUNT",
+        parser=integer_parser("--nproc", least=1),
+        help="Processes to start: one for each device of the plan, which is the default.",
+        show_default=False,
+    ),
+]
+Iterations = Annotated[
+    int,
+    typer.Option(
+        metavar="COUNT",
+        parser=integer_parser("--iterations", least=1),
+        help="Training steps to run; the first warms up.",
+    ),
+]
+Emulate = Annotated[
+    bool, typer.Option("--emulate", help="Wait for the planned times instead of computing.")
+]
+TimeScale = Annotated[
+    float,
+    typer.Option(
+        metavar="FACTOR",
+        parser=number_parser("--time-scale", above=0.0),
+        help="With --emulate: wait this many times as long as planned.",
+    ),
+]
+Dtype = Annotated[str, typer.Option(metavar="float32|float64", help="The precision of everything.")]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        parser=number_parser("--timeout", above=0.0),
+        help="How long a message or a collective may take.",
+    ),
+]
+TimelineFile = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Write the executed timeline (JSON).", show_default=False),
+]
+TraceFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write the executed iteration for the Perfetto UI (Chrome JSON).",
+        show_default=False,
+    ),
+]
+
+
 def run(
     plan: PlanFile,
     *,
-    nproc: Annotated[
-        int | None,
-        typer.Option(
-            metavar="COUNT",
-            parser=integer_parser("--nproc", least=1),
-            help="Processes to start: one for each device of the plan, which is the default.",
-            show_default=False,
-        ),
-    ] = None,
-    iterations: Annotated[
-        int,
-        typer.Option(
-            metavar="COUNT",
-            parser=integer_parser("--iterations", least=1),
-            help="Training steps to run; the first warms up.",
-        ),
-    ] = 3,
-    emulate: Annotated[
-        bool, typer.Option("--emulate", help="Wait for the planned times instead of computing.")
-    ] = False,
-    time_scale: Annotated[
-        float,
-        typer.Option(
-            metavar="FACTOR",
-            parser=number_parser("--time-scale", above=0.0),
-            help="With --emulate: wait this many times as long as planned.",
-        ),
-    ] = 1.0,
-    dtype: Annotated[
-        str, typer.Option(metavar="float32|float64", help="The precision of everything.")
-    ] = "float32",
-    timeout: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            parser=number_parser("--timeout", above=0.0),
-            help="How long a message or a collective may take.",
-        ),
-    ] = 120.0,
+    nproc: NumProcesses = None,
+    iterations: Iterations = 3,
+    emulate: Emulate = False,
+    time_scale: TimeScale = 1.0,
+    dtype: Dtype = "float32",
+    timeout: Timeout = 120.0,
     seed: Seed = 0,
-    timeline: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Write the executed timeline (JSON).", show_default=False
-        ),
-    ] = None,
-    trace: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write the executed iteration for the Perfetto UI (Chrome JSON).",
-            show_default=False,
-        ),
-    ] = None,
+    timeline: TimelineFile = None,
+    trace: TraceFile = None,
     json: JsonOutput = False,
 ) -> None:
     """Run a plan on this host, a process for each device, beside its simulation."""

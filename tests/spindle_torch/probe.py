@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from spindle_sim.plan import load_plan
-from spindle_torch.clocks import shared_clock
+from spindle_torch.clocks import measured_offset_s, shared_clock
 from spindle_torch.compilation import compile_plan
 from spindle_torch.engine import Engine
 from spindle_torch.groups import make_groups
@@ -84,6 +84,9 @@ def main() -> None:
         world_size=ranks,
         timeout=timedelta(seconds=60),
     )
+    if ranks > 1 and rank in (0, 1):  # on one host the clocks agree
+        offset_s = measured_offset_s(rank, 1, torch.device("cpu"))
+        assert abs(offset_s) < 0.01, f"{offset_s} s"
     for path in sorted(folder.glob("*.json")):
         for dtype in STEPS if path.stem.endswith("spindle") else ("float64",):
             run(path, rank, dtype)

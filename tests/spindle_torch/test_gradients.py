@@ -22,6 +22,7 @@ from spindle_sim.planner import STRATEGIES
 from spindle_sim.workload import Workload, builtin_workload
 from spindle_sim.workload.tiny import tiny
 from spindle_torch.compilation import compile_plan
+from tests.builders import make_memory
 from tests.random_plans import dealt_plan
 from tests.spindle_torch.reference import Reference
 from tests.stated_plans import stated
@@ -67,6 +68,8 @@ def dealt(workload: Workload, cluster: Cluster) -> Iterator[tuple[int, Plan]]:
     """Give random plans that the backend takes."""
     for seed in count():
         plan = stated(dealt_plan(random.Random(seed).choice, workload, cluster))
+        memory = make_memory(plan.metaops, plan.slices, plan.parameter_groups, zero1=plan.zero1)
+        plan = replace(plan, memory=memory)
         with suppress(PlanError):  # a tied projection with another degree than its table's
             compile_plan(plan)
             if not plan.zero1:
