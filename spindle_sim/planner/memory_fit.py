@@ -1,4 +1,4 @@
-"""How full each device is while slices are being placed, and the error where one is too small.
+"""How full each device is while slices are being placed; the error where one is too small.
 
 The same sums as in the finished plan (`planner/pool.py`): states of every operator that a device
 ever runs, plus the activations of its fullest round. Placement can be taken back, step by step.
@@ -21,13 +21,11 @@ from spindle_sim.estimate.memory import (
 )
 from spindle_sim.plan import MetaOp
 from spindle_sim.planner.metagraph import DraftSlice, MetaGraph
-from spindle_sim.units import format_bytes
 
 __all__ = ["Ledger", "OutOfMemoryError", "kept_and_working_bytes"]
 
 Floats = npt.NDArray[np.float64]
 Bits = npt.NDArray[np.uint32]
-_LISTED = 3
 
 
 class OutOfMemoryError(InfeasibleError):
@@ -180,26 +178,21 @@ class Ledger:
             self._held[metaop.parameter_set] = np.zeros(shape, dtype=np.uint32)
         return self._held[metaop.parameter_set]
 
-    def shortage(self, device: int, total_bytes: float) -> OutOfMemoryError:
-        """Give the error for a device that would need `total_bytes`."""
-        states: dict[str, float] = {}
-        activations: dict[str, float] = {}
-        for entry in self.entries:
-            if device in entry.devices:
-                metaop = self.graph.nodes[entry.draft.metaop].metaop
-                kept, _ = kept_and_working_bytes(metaop, entry.draft)
-                activations[metaop.id] = activations.get(metaop.id, 0.0) + kept
-                states[metaop.parameter_set] = self._set_bytes(metaop, entry.draft, device)
-        short = total_bytes - self.capacity_bytes
-        message = (
-            f"device {device}: {format_bytes(short)} short: it would hold"
-            f" {format_bytes(total_bytes)}, a plan may use {format_bytes(self.capacity_bytes)};"
-            f" it holds the states of {_largest(states)} and the activations of"
-            f" {_largest(activations)}; to make it fit, try more devices, recomputation, a smaller"
-            " batch, ZeRO-1 or tensor parallelism"
-        )
-        order = sorted(activations, key=lambda name: (-activations[name], name))
-        return OutOfMemoryError(message, device=device, short_bytes=short, metaops=tuple(order))
+    def set_bytes(self, draft: DraftSlice, device: int) -> tuple[float, float]:
+        """Give what a device holds of the draft's parameter set: parameters, and what trains them.
+
+        The latter are gradients and the device's part of the optimizer states.
+        """
+        metaop = self.graph.nodes[draft.metaop].metaop
+        held = self.held(draft)
+        size = shard_parameters(metaop, draft.tp)
+        bits = held[:, device, None] >> np.arange(draft.tp, dtype=np.uint32) & 1
+        count = float(bits.sum())
+        if metaop.frozen:
+            return count * size * PARAMETER_BYTES, 0.0
+        shares = float(_shares(held, draft.tp)[device]) if self.zero1 else count
+        training = count * GRADIENT_BYTES + shares * OPTIMIZER_BYTES
+        return count * size * PARAMETER_BYTES, size * training
 
     def _put_states(self, draft: DraftSlice, columns: npt.NDArray[np.intp], held: Bits) -> None:
         metaop = self.graph.nodes[draft.metaop].metaop
@@ -217,12 +210,6 @@ class Ledger:
         else:
             self.optimizer[columns] += missing * size * OPTIMIZER_BYTES
 
-    def _set_bytes(self, metaop: MetaOp, draft: DraftSlice, device: int) -> float:
-        held = self.held(draft)[:, device]
-        count = sum(int(np.count_nonzero(held >> s & 1)) for s in range(draft.tp))
-        each = PARAMETER_BYTES + (0.0 if metaop.frozen else GRADIENT_BYTES + OPTIMIZER_BYTES)
-        return count * shard_parameters(metaop, draft.tp) * each
-
 
 def _shares(held: Bits, tp: int) -> Floats:
     """Give, by device, its part of the operators' optimizer states: 1 / holders of each shard."""
@@ -232,12 +219,3 @@ def _shares(held: Bits, tp: int) -> Floats:
         holders = np.maximum(bits.sum(axis=1), 1)
         total += (bits / holders[:, None]).sum(axis=0)
     return total
-
-
-def _largest(sizes: dict[str, float]) -> str:
-    order = sorted(sizes, key=lambda name: (-sizes[name], name))
-    named = [f"{name} ({format_bytes(sizes[name])})" for name in order[:_LISTED]]
-    rest = sum(sizes[name] for name in order[_LISTED:])
-    if rest:
-        named.append(f"{len(order) - _LISTED} more ({format_bytes(rest)})")
-    return ", ".join(named) or "nothing"

@@ -4,10 +4,11 @@ Where a device's memory is short, a stage is placed anew by memory first; where 
 so are ever more of the stages before it (backtracking), at last all of them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
+import numpy.typing as npt
 
 from spindle_sim.cluster import Cluster
 from spindle_sim.errors import InfeasibleError
@@ -17,14 +18,21 @@ from spindle_sim.planner.context import Context
 from spindle_sim.planner.memory_fit import OutOfMemoryError
 from spindle_sim.planner.metagraph import DraftSlice
 from spindle_sim.planner.select import select
+from spindle_sim.planner.shortage import shortage
 
-__all__ = ["place"]
+__all__ = ["NoRoomError", "place"]
+
+Bools = npt.NDArray[np.bool_]
 
 MAX_STEPS_BACK = 64
 # A stage of at most so many slices is placed in several orders, of which the best is kept.
 SMALL_STAGE = 12
 # Other orders aren't tried where the first loses less than this share of the slices' time.
 LITTLE = 0.005
+
+
+class NoRoomError(InfeasibleError):
+    """The slices of a stage fit the devices by number, but their tensor-parallel groups don't."""
 
 
 def place(
@@ -42,10 +50,13 @@ def place(
 
     Raises:
         OutOfMemoryError: a device can't hold what is placed on it.
+        NoRoomError: too few aligned groups of devices are free for a slice of a stage.
         InfeasibleError: a tensor-parallel group would span device islands.
     """
     board = Board(context, drafts, sync_weight)
     stages = list(_stages(drafts))
+    for stage in stages:
+        _assert_enough([drafts[index] for index in stage], context.cluster)
     given = all(draft.devices is not None for draft in drafts)
     if given or method == "sequential":
         for stage in stages:
@@ -65,17 +76,24 @@ def _place_sequentially(board: Board, stage: Sequence[int]) -> None:
     free = np.ones(board.context.cluster.num_devices, dtype=bool)
     # Widest tensor-parallel groups first: what is left then begins where the others may.
     depth = _depths(board, stage)
-    for index in sorted(stage, key=lambda i: (depth[i], -board.drafts[i].tp)):
+    order = sorted(stage, key=lambda i: (depth[i], -board.drafts[i].tp))
+    for index in stage:
+        free[list(board.drafts[index].devices or ())] = False
+    for position, index in enumerate(order):
         draft = board.drafts[index]
         devices = draft.devices
         if devices is None:
-            units = np.flatnonzero(free.reshape(-1, draft.tp).all(axis=1)) * draft.tp
-            firsts = units[: draft.num_devices // draft.tp]
+            wider = _wider(board, index, order[position + 1 :])
+            left = _without_room_for(wider, free)
+            units = _units(draft, free if left is None else left)
+            firsts = units[: draft.num_devices // draft.tp] * draft.tp
+            if len(firsts) * draft.tp < draft.num_devices:
+                raise _no_room(draft)
             devices = tuple(int(first) + rank for first in firsts for rank in range(draft.tp))
         _check(draft, devices, board.context.cluster)
         board.put(index, Group(devices, draft.tp))
         free[list(devices)] = False
-        if (board.ledger.used_bytes()[list(devices)] > board.ledger.capacity_bytes).any():
+        if not _fits(board, board.groups[index]):
             raise _worst(board, devices)
 
 
@@ -95,7 +113,11 @@ def _place_with_backtracking(board: Board, stages: Sequence[Sequence[int]]) -> N
         depth[current] = max(1, 2 * depth[current]) if steps < MAX_STEPS_BACK else current
         target = max(0, current - depth[current])
         if all(memory_first[target:current]) and target == 0:
-            raise _shortage(board, stages[current])
+            refused = _last_resort(board, stages[current])
+            if refused is not None:
+                raise refused
+            current += 1
+            continue
         for stage in reversed(stages[target:current]):
             for _ in stage:
                 board.take_back()
@@ -143,9 +165,9 @@ def _try(board: Board, order: Sequence[int], *, memory_first: bool) -> list[Cost
     """Place the drafts in this order; gives what each costs, or None with nothing placed."""
     board.begin_stage(order)
     costs: list[Cost] = []
-    for index in order:
+    for position, index in enumerate(order):
         board.claim(index, -1)
-        chosen = select(board, index, memory_first=memory_first)
+        chosen = _choose(board, index, order[position + 1 :], memory_first=memory_first)
         if chosen is None:
             for _ in costs:
                 board.take_back()
@@ -157,7 +179,69 @@ def _try(board: Board, order: Sequence[int], *, memory_first: bool) -> list[Cost
     return costs
 
 
+def _choose(
+    board: Board, index: int, later: Sequence[int], *, memory_first: bool
+) -> tuple[Group, Cost] | None:
+    """Give the best group that leaves wider tensor-parallel groups of the stage their room."""
+    chosen = select(board, index, memory_first=memory_first)
+    wider = _wider(board, index, later)
+    if chosen is None or not wider:
+        return chosen
+    free = board.claims.free
+    after = free.copy()
+    after[list(chosen[0].devices)] = False
+    if _without_room_for(wider, after) is not None:
+        return chosen
+    left = _without_room_for(wider, free)
+    if left is None:
+        return chosen
+    board.claims.free = left
+    chosen = select(board, index, memory_first=memory_first)
+    board.claims.free = free
+    return chosen
+
+
+def _wider(board: Board, index: int, later: Iterable[int]) -> list[DraftSlice]:
+    drafts = [board.drafts[i] for i in later]
+    return [d for d in drafts if d.devices is None and d.tp > board.drafts[index].tp]
+
+
+def _without_room_for(drafts: Sequence[DraftSlice], free: Bools) -> Bools | None:
+    """Give the free devices that are left beside groups for these drafts; None without room."""
+    left = free.copy()
+    for draft in sorted(drafts, key=lambda draft: -draft.tp):
+        count = draft.num_devices // draft.tp
+        units = _units(draft, left)[-count:]
+        if len(units) < count:
+            return None
+        left.reshape(-1, draft.tp)[units] = False
+    return left
+
+
+def _units(draft: DraftSlice, free: Bools) -> npt.NDArray[np.intp]:
+    return np.flatnonzero(free.reshape(-1, draft.tp).all(axis=1))
+
+
+def _no_room(draft: DraftSlice) -> NoRoomError:
+    return NoRoomError(
+        f"{draft.metaop}: stage {draft.stage} of round {draft.round} leaves fewer than"
+        f" {draft.num_devices // draft.tp} groups of {draft.tp} adjacent devices free, which its"
+        f" tensor parallelism of {draft.tp} needs"
+    )
+
+
+def _assert_enough(stage: Sequence[DraftSlice], cluster: Cluster) -> None:
+    given = {device for draft in stage for device in draft.devices or ()}
+    needed = len(given) + sum(draft.num_devices for draft in stage if draft.devices is None)
+    assert needed <= cluster.num_devices, (
+        f"stage {stage[0].stage} of round {stage[0].round} needs {needed} devices of"
+        f" {cluster.num_devices}"
+    )
+
+
 def _stays(board: Board, index: int) -> bool:
+    if not board.sources(index) <= board.groups.keys():
+        return False  # its samples come from a slice of the same stage
     source = board.main_source(index)
     return source is not None and len(source.devices) == board.drafts[index].num_devices
 
@@ -201,31 +285,59 @@ def _depths(board: Board, stage: Sequence[int]) -> dict[int, int]:
     return depth
 
 
-def _shortage(board: Board, stage: Sequence[int]) -> OutOfMemoryError:
-    """Give the error for the first slice of the stage that fits nowhere."""
+def _last_resort(board: Board, stage: Sequence[int]) -> OutOfMemoryError | None:
+    """Place a stage whatever its memory; give the error for its first slice that doesn't fit.
+
+    What a slice adds is told too large under ZeRO-1, before all are known that share the optimizer
+    states: it may fit after all.
+
+    Raises:
+        NoRoomError: too few devices are free for a slice of it.
+    """
     order = _by_memory(board, stage)
     board.begin_stage(order)
     free = board.claims.free
-    for index in order:
-        draft = board.drafts[index]
-        chosen = select(board, index, memory_first=True)
-        if chosen is not None:
-            board.put(index, chosen[0])
-            free[list(chosen[0].devices)] = False
-            continue
-        full = np.where(free, board.ledger.bytes_with(draft), np.inf)
-        units = np.argsort(full.reshape(-1, draft.tp).max(axis=1), kind="stable")
-        firsts = np.sort(units[: draft.num_devices // draft.tp]) * draft.tp
-        devices = tuple(int(first) + rank for first in firsts for rank in range(draft.tp))
-        board.put(index, Group(devices, draft.tp))
-        return _worst(board, devices)
-    raise AssertionError("the stage fits after all")
+    for position, index in enumerate(order):
+        chosen = _choose(board, index, order[position + 1 :], memory_first=True)
+        groups = [chosen[0]] if chosen else _emptiest(board, board.drafts[index])
+        for group in groups:
+            board.put(index, group)
+            if _fits(board, group):
+                break
+            board.take_back()
+        else:
+            board.put(index, groups[0])
+            return _worst(board, groups[0].devices)
+        free[list(group.devices)] = False
+    return None
+
+
+def _emptiest(board: Board, draft: DraftSlice) -> list[Group]:
+    """Give the devices that would hold least with the draft, and those that hold least so far."""
+    if draft.devices is not None:
+        return [Group(draft.devices, draft.tp)]
+    groups = []
+    for told in (board.ledger.bytes_with(draft), board.ledger.used_bytes()):
+        full = np.where(board.claims.free, told, np.inf).reshape(-1, draft.tp).max(axis=1)
+        units = np.argsort(full, kind="stable")[: draft.num_devices // draft.tp]
+        if not np.isfinite(full[units]).all():
+            raise _no_room(draft)
+        devices = tuple(
+            int(u) * draft.tp + rank for u in np.sort(units) for rank in range(draft.tp)
+        )
+        groups.append(Group(devices, draft.tp))
+    return groups
+
+
+def _fits(board: Board, group: Group) -> bool:
+    used = board.ledger.used_bytes()[list(group.devices)]
+    return bool((used <= board.ledger.capacity_bytes).all())
 
 
 def _worst(board: Board, devices: Sequence[int]) -> OutOfMemoryError:
     used = board.ledger.used_bytes()
     device = max(devices, key=lambda d: (used[d], -d))
-    return board.ledger.shortage(device, float(used[device]))
+    return shortage(board.context, board.ledger, device)
 
 
 def _check(draft: DraftSlice, devices: tuple[int, ...], cluster: Cluster) -> None:
