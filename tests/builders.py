@@ -168,9 +168,11 @@ def make_plan(
         zero1=zero1,
         profile="hand-made",
     )
-    times = schedule(plan).by_id()
+    scheduled = schedule(plan)
+    times = scheduled.by_id()
     return replace(
         plan,
+        optimum_s=scheduled.makespan_s,
         slices=tuple(replace(item, start_s=times[item.id].forward_start_s) for item in slices),
     )
 

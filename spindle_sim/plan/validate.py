@@ -10,6 +10,7 @@ from spindle_sim.plan.rules.metaops import check_metaops
 from spindle_sim.plan.rules.order import check_devices, check_precedence
 from spindle_sim.plan.rules.slices import check_allocations, check_coverage
 from spindle_sim.plan.rules.subject import examine
+from spindle_sim.plan.rules.times import check_durations, check_starts
 from spindle_sim.plan.rules.violation import Violation
 
 __all__ = ["Violation", "validate_plan"]
@@ -24,7 +25,20 @@ _RULES = (
     check_flows,
     check_groups,
     check_memory,
+    check_durations,
 )
+# A plan that breaks one of these has no schedule, or none worth comparing with.
+_BEFORE_STARTS = {
+    "allocation",
+    "coverage",
+    "device",
+    "flow",
+    "metaop",
+    "number",
+    "precedence",
+    "reference",
+    "slice-id",
+}
 
 
 def validate_plan(plan: Plan) -> tuple[Violation, ...]:
@@ -39,4 +53,7 @@ def validate_plan(plan: Plan) -> tuple[Violation, ...]:
     if wrong:  # the other rules would print these names
         return wrong
     subject = examine(plan)
-    return tuple(violation for rule in _RULES for violation in rule(subject))
+    found = [violation for rule in _RULES for violation in rule(subject)]
+    if not any(violation.rule in _BEFORE_STARTS for violation in found):
+        found += check_starts(subject)
+    return tuple(found)

@@ -332,6 +332,46 @@ MUTATIONS: dict[str, tuple[Mutation, str, str]] = {
         "number",
         "slice s3: backward_s is -1.0",
     ),
+    "a slice that takes no time": (
+        change("slices", 3, forward_s=0.0),
+        "time",
+        "slice s3: forward_s is 0.0, its devices at their peak FLOP/s need",
+    ),
+    "a backward faster than light": (
+        change("slices", 3, backward_s=1e-9),
+        "time",
+        "slice s3: backward_s is 1e-09, its devices at their peak FLOP/s need",
+    ),
+    "all durations and starts zero": (
+        lambda plan: replace(
+            plan,
+            slices=tuple(
+                replace(item, forward_s=0.0, backward_s=0.0, start_s=0.0) for item in plan.slices
+            ),
+        ),
+        "time",
+        "slice s0: forward_s is 0.0",
+    ),
+    "no optimum": (
+        lambda plan: replace(plan, optimum_s=0.0),
+        "time",
+        "plan: optimum_s is 0.0, all devices at their peak FLOP/s need",
+    ),
+    "an optimum above what silicon can do": (
+        lambda plan: replace(plan, optimum_s=1e-300),
+        "time",
+        "plan: optimum_s is 1e-300",
+    ),
+    "a start that is too late": (
+        change("slices", 3, start_s=12.0),
+        "time",
+        "slice s3: start_s is 12.0, 10 s after its inputs and devices are there (2.0 s)",
+    ),
+    "a backward of a slice that has none": (
+        lambda plan: change("slices", 1, backward_s=1.0)(freeze_a(plan)),
+        "time",
+        "slice s1: backward_s is 1.0, but u/a/x has no backward",
+    ),
     "a negative optimum": (
         lambda plan: replace(plan, optimum_s=-1.0),
         "number",

@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from spindle_sim.plan import Plan, Slice, validate_plan
+from spindle_sim.workload import Custom
 from tests.builders import Part, make_cluster, make_plan, make_workload
 from tests.plan.mutations import MUTATIONS, change
 from tests.random_plans import plans
@@ -62,6 +63,45 @@ def test_zero1_divides_the_optimizer_states_over_the_group() -> None:
     found = messages(change("memory", 0, optimizer_bytes=2e6)(plan))
     assert len(found) == 1
     assert "device 0: optimizer_bytes" in found[0]
+
+
+def test_times_of_nothing_need_no_optimum_but_any_time_does() -> None:
+    workload = make_workload({"t": ("a",)})
+    (module,) = workload.modules
+    (block,) = module.blocks
+    operator = Custom(name="nothing", parameters=1)
+    blocks = (replace(block, operator=operator),)
+    workload = replace(workload, modules=(replace(module, blocks=blocks),))
+    for forward_s, wrong in ((0.0, []), (1e-9, ["optimum_s is 0.0, but its slices take time"])):
+        part = Part(metaop="t/a/x", devices=(0,), forward_s=forward_s, backward_s=0.0)
+        plan = replace(stated(make_plan(workload, make_cluster(), [part])), optimum_s=0.0)
+        assert messages(plan) == [f"time: plan: {message}" for message in wrong]
+
+
+@given(plans(), st.data())
+@settings(max_examples=60)
+def test_a_start_that_the_order_does_not_give_is_found(plan: Plan, data: st.DataObject) -> None:
+    valid = stated(plan)
+    late_s = data.draw(st.sampled_from([1e-4, 1.0, 1e6]))
+    latest = max(range(len(plan.slices)), key=lambda index: plan.slices[index].start_s)
+    item = plan.slices[latest]
+    found = messages(change("slices", latest, start_s=item.start_s + late_s)(valid))
+    assert len(found) == 1
+    assert found[0].startswith(f"time: slice {item.id}: start_s is ")
+
+
+@given(plans(), st.data())
+@settings(max_examples=60)
+def test_no_slice_is_faster_than_the_peak_of_its_devices(plan: Plan, data: st.DataObject) -> None:
+    item = data.draw(st.sampled_from(plan.slices))
+    metaop = plan.metaop_by_id()[item.metaop]
+    peak_flops = plan.cluster.gpu.peak_flops * len(item.devices)
+    least_s = metaop.flops * item.num_ops / peak_flops
+    at = plan.slices.index(item)
+    for share, expected in ((0.999, True), (1.001, False)):
+        changed = change("slices", at, forward_s=share * least_s)(stated(plan))
+        found = [v for v in validate_plan(changed) if v.rule == "time" and "peak" in v.message]
+        assert [v.ids for v in found] == ([(item.id,)] if expected else [])
 
 
 @given(plans(), st.data())
