@@ -337,7 +337,8 @@ def _fits(board: Board, group: Group) -> bool:
 def _worst(board: Board, devices: Sequence[int]) -> OutOfMemoryError:
     used = board.ledger.used_bytes()
     device = max(devices, key=lambda d: (used[d], -d))
-    return shortage(board.context, board.ledger, device)
+    more_to_come = len(board.groups) < len(board.drafts)
+    return shortage(board.context, board.ledger, device, more_to_come=more_to_come)
 
 
 def _check(draft: DraftSlice, devices: tuple[int, ...], cluster: Cluster) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spindle_sim.estimate.memory import (
+    activation_bytes,
     state_bytes,
     working_bytes,
 )
@@ -21,6 +22,7 @@ __all__ = ["Holdings", "devices_needed", "holdings", "shortage"]
 
 _GIB = 2.0**30
 _LISTED = 3
+_ROUND_SHARES = (0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0.0625, 0.03125)
 _DEGREES = (8, 4, 2, 1)
 # Activations are never spread quite evenly over the devices.
 _BALANCE = 0.9
@@ -86,8 +88,10 @@ def holdings(ledger: Ledger, device: int) -> Holdings:
     )
 
 
-def shortage(context: Context, ledger: Ledger, device: int) -> OutOfMemoryError:
-    """Give the error for a device that holds more than it may."""
+def shortage(
+    context: Context, ledger: Ledger, device: int, *, more_to_come: bool = False
+) -> OutOfMemoryError:
+    """Give the error for a device that holds more than it may; maybe not all is placed yet."""
     held = holdings(ledger, device)
     total_bytes = float(ledger.used_bytes()[device])
     short_bytes = total_bytes - ledger.capacity_bytes
@@ -96,8 +100,9 @@ def shortage(context: Context, ledger: Ledger, device: int) -> OutOfMemoryError:
     parts = [f"states {_listed(held.states)}", f"activations {_listed(held.activations)}"]
     if held.working_bytes:
         parts.append(f"working memory of recomputation {format_bytes(held.working_bytes)}")
+    least = " at least" if more_to_come else ""
     message = (
-        f"device {device}: {format_bytes(short_bytes)} short: it would hold"
+        f"device {device}: {format_bytes(short_bytes)} short: it would hold{least}"
         f" {format_bytes(total_bytes)}, a plan may use {format_bytes(ledger.capacity_bytes)} of its"
         f" {format_bytes(context.cluster.gpu.memory_bytes)}; it holds {'; '.join(parts)}. That is"
         f" {_tried(context, names)}. What would help:"
@@ -163,15 +168,23 @@ def _advice(context: Context, held: Holdings, capacity_bytes: float) -> Iterator
     num_devices = devices_needed(context)
     if num_devices is not None:
         yield f"more devices: at least about {num_devices} of this kind"
+    # What isn't placed yet comes on top: every parameter lies on some device.
+    least_bytes = _least_states_bytes(context)
+    kept_least_bytes = _recomputed_bytes(context.graph) / context.cluster.num_devices
+    needed_bytes = max(held.total_bytes, least_bytes + kept_least_bytes)
     # A plan may use a fraction of the memory only.
-    gib = math.ceil(held.total_bytes / context.cluster.usable_memory_fraction / _GIB)
-    yield f"a GPU with at least {gib} GiB"
-    room_bytes = capacity_bytes - held.states_bytes
-    scale = (
-        math.floor(100.0 * room_bytes / held.activation_bytes) / 100.0 if room_bytes > 0 else 0.0
+    yield (
+        "a GPU with at least"
+        f" {math.ceil(needed_bytes / context.cluster.usable_memory_fraction / _GIB)} GiB"
     )
-    if scale > 0.0:
-        yield f"a batch scale of at most {scale:g}"
+    room_bytes = capacity_bytes - max(held.states_bytes, least_bytes)
+    if room_bytes > 0 and (scale := math.floor(100.0 * room_bytes / held.activation_bytes) / 100.0):
+        # Round shares leave a batch its divisors, which data parallelism needs.
+        round_share = next((share for share in _ROUND_SHARES if share <= scale), None)
+        such_as = f", say {round_share:g}" if round_share else ""
+        yield f"a batch scale of at most {scale:g}{such_as}"
+    if least_bytes > capacity_bytes:
+        return
     frozen: list[str] = []
     freed_bytes = 0.0
     for module, size_bytes in held.trained:
@@ -180,6 +193,15 @@ def _advice(context: Context, held: Holdings, capacity_bytes: float) -> Iterator
             freed_bytes += size_bytes
     if freed_bytes >= held.total_bytes - capacity_bytes:
         yield f"frozen modules: {', '.join(frozen)} would take {format_bytes(freed_bytes)} less"
+
+
+def _least_states_bytes(context: Context) -> float:
+    """Give the states of all parameters, each held once, spread evenly over the devices."""
+    states = {
+        node.metaop.parameter_set: node.metaop.num_ops * state_bytes(node.metaop)
+        for node in context.graph.nodes.values()
+    }
+    return sum(states.values()) / context.cluster.num_devices
 
 
 def _sizes(context: Context) -> Iterator[int]:
@@ -223,7 +245,10 @@ def _recomputed_bytes(graph: MetaGraph) -> float:
 
 def _least_kept_bytes(node: MetaNode) -> float:
     """Give what a MetaOp keeps over all devices, recomputed where that is less."""
-    return min(kept_bytes(node), kept_bytes(node, recomputed=node.metaop.num_ops))
+    return min(
+        activation_bytes(node.metaop, num_ops=node.metaop.num_ops, dp=1, recompute=recompute)
+        for recompute in (False, True)
+    )
 
 
 def _ranked(sizes: dict[str, float]) -> tuple[tuple[str, float], ...]:

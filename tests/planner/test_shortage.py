@@ -93,11 +93,25 @@ def test_the_sizes_in_the_message_add_up_and_the_advice_follows_from_them() -> N
     assert "states 44.70 GiB (b 29.80 GiB, a 14.90 GiB)" in text
     assert "a GPU with at least 146 GiB" in text  # 144e9 bytes are 92 % of it
     assert f"a batch scale of at most {int(100 * (CAPACITY - states) / activations) / 100}" in text
+    assert "0.26, say 0.25" in text
     assert "frozen modules" not in text  # freeing 42 GB isn't enough
 
 
+def test_what_is_not_placed_yet_limits_the_advice() -> None:
+    # 16 x 5 GB of "b" are to come, on the only device: no batch is small enough.
+    context = make_context(
+        {"a": GIGA, "b": 5 * GIGA}, {"t": ("a", "b")}, make_cluster(1, 1), output_bytes=2e9
+    )
+    ledger = filled(context, [("t/a/x", (0,), 0)])
+    text = str(shortage(context, ledger, 0, more_to_come=True))
+    assert "it would hold at least 104.31 GiB" in text  # 16 + 16 x 6 GB
+    assert "a GPU with at least 130 GiB" in text  # 16 x 6 GB and the input of "b": 92 % of it
+    assert "batch scale" not in text
+    assert "frozen" not in text
+
+
 def test_freezing_is_advised_where_it_is_enough() -> None:
-    context = make_context({"a": 3 * GIGA, "b": 2 * GIGA}, {"t": ("a", "b")}, make_cluster(1, 1))
+    context = make_context({"a": 3 * GIGA, "b": 2 * GIGA}, {"t": ("a", "b")}, make_cluster(1, 2))
     error = shortage(context, filled(context, [("t/a/x", (0,), 0), ("t/b/x", (0,), 0)]), 0)
     assert "frozen modules: a would take 39.12 GiB less" in str(error)  # 14 of 16 bytes
     assert "batch scale" not in str(error)  # the states alone are too large
