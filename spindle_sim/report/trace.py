@@ -107,7 +107,9 @@ def _complete(span: Span, track: int, slices: dict[str, Slice]) -> Event:
     item = slices.get(span.slice)
     if item is not None:
         arguments |= {"round": item.round, "stage": item.stage}
-        arguments["operators"] = f"{item.first_op} to {item.first_op + item.num_ops - 1}"
+        last = item.first_op + item.num_ops - 1
+        several = item.num_ops > 1
+        arguments["operators"] = f"{item.first_op} to {last}" if several else f"{last}"
     if span.kind not in (Kind.COMPUTE, Kind.OPTIMIZER):
         arguments["bytes"] = span.bytes
         if span.peer is not None:

@@ -17,7 +17,7 @@ from spindle_sim.report import trace_events, write_trace
 from spindle_sim.simulator import simulate
 from spindle_sim.timeline import Kind, MemorySample, Phase, Span, Timeline
 from tests.random_plans import plans
-from tests.stated_plans import two_task_plan
+from tests.stated_plans import two_round_plan, two_task_plan
 
 Event = dict[str, Any]
 
@@ -58,6 +58,13 @@ def test_every_span_is_an_event_in_microseconds() -> None:
     assert first["args"]["stage"] == 2
     assert first["args"]["operators"] == "0 to 3"
     assert any(e["args"].get("bytes") for e in events)
+
+
+def test_one_operator_is_no_range() -> None:
+    plan = two_round_plan()
+    events = list(trace_events(plan, simulate(plan)))
+    operators = {e["args"]["operators"] for e in complete(events) if "operators" in e["args"]}
+    assert operators == {"0"}
 
 
 @given(plans())
