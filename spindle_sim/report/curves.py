@@ -13,7 +13,7 @@ __all__ = ["scaling_curves"]
 
 
 def scaling_curves(plan: Plan, profile: "Profile | None" = None) -> tuple[Curve, ...]:
-    """Give T_m(n) of one operator of every MetaOp, alike ones once.
+    """Give T_m(n) of one operator of every MetaOp.
 
     `profile` is the one that the plan was made from, if any. None where the plan's times came from
     elsewhere, such as another version's model: curves drawn from other times would mislead.
@@ -28,14 +28,10 @@ def scaling_curves(plan: Plan, profile: "Profile | None" = None) -> tuple[Curve,
         node: OperatorNode = data["operator"]
         nodes.setdefault(f"{node.task}/{node.use}/{node.block}", node)
     tps = {item.metaop: item.tp for item in plan.slices}
-    found: dict[tuple[tuple[int, float], ...], list[str]] = {}
+    curves = []
     for metaop in plan.metaops:
         curve = estimator.curve(nodes[metaop.id], metaop.backward, tp=tps.get(metaop.id, 1))
         points = tuple((n, curve.time_s(n)) for n in curve.allocations)
         if points:
-            found.setdefault(points, []).append(metaop.id)
-    return tuple(Curve(name=_shared_name(names), points=points) for points, names in found.items())
-
-
-def _shared_name(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} alike"
+            curves.append(Curve(name=metaop.id, points=points))
+    return tuple(curves)

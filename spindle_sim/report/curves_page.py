@@ -5,45 +5,48 @@ from html import escape
 from pathlib import Path
 
 from spindle_sim.plan.atomic import write_atomically
-from spindle_sim.report.palette import task_style
+from spindle_sim.report.curves_figure import curves_figure
 from spindle_sim.report.run import Curve
 
 __all__ = ["write_curves"]
 
-_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-_COLOURS = 7  # told apart by colour-blind readers; the dash tells the turns apart
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Scaling curves: {title}</title>
+<style>body {{ font: 15px/1.45 system-ui, "Segoe UI", Helvetica, Arial, sans-serif;
+  color: #1b1b1b; margin: 20px; }} h1 {{ font-size: 1.6rem; margin: 0; }} p {{ margin: 4px 0; }}
+</style></head>
+<body>
+<h1>{title}</h1>
+<p><b>{note}</b></p>
+<p>Milliseconds of one operator, forward and backward, on n devices: a chart for each block of a
+module; tasks with equal times share a line. Dotted: perfect scaling.</p>
+{chart}
+</body>
+</html>
+"""
 
 
 def write_curves(path: Path | str, curves: Sequence[Curve], *, title: str, note: str) -> None:
-    """Write the curves as a chart with logarithmic axes; `note` says where the times come from.
+    """Write the curves as small charts with logarithmic axes; `note` says whence the times come.
 
     Raises:
         UsageError: the path can't be written.
     """
-    from plotly import graph_objects as go
+    from plotly.io import to_html
 
-    figure = go.Figure(
-        [
-            go.Scatter(
-                x=[n for n, _ in curve.points],
-                y=[1e3 * time_s for _, time_s in curve.points],
-                name=curve.name,
-                mode="lines+markers",
-                line={
-                    "color": task_style(index % _COLOURS).colour,
-                    "dash": _DASHES[index // _COLOURS % len(_DASHES)],
-                },
-                hovertemplate="%{x} devices: %{y:.4g} ms<extra>%{fullData.name}</extra>",
-            )
-            for index, curve in enumerate(curves)
-        ]
-    )
-    figure.update_layout(
-        title={"text": f"{escape(title)}<br><sub>{escape(note)}</sub>"},
-        xaxis={"title": {"text": "devices"}, "type": "log", "dtick": "D1"},
-        yaxis={"title": {"text": "ms of one operator, forward and backward"}, "type": "log"},
-        template="plotly_white",
-    )
+    tasks: dict[str, int] = {}
+    for curve in curves:
+        tasks.setdefault(curve.name.rsplit("/", 2)[0], len(tasks))
     # A fixed id: by default it is random, and the same curves are to give the same bytes.
-    page = figure.to_html(include_plotlyjs=True, div_id="curves")
+    chart = to_html(
+        curves_figure(curves, tasks),
+        config={"displayModeBar": False, "responsive": True},
+        include_plotlyjs=True,
+        full_html=False,
+        div_id="curves",
+        validate=False,
+    )
+    page = _PAGE.format(title=escape(title), note=escape(note), chart=chart)
     write_atomically(path, page.encode())

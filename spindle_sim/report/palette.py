@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from spindle_sim.timeline import Kind
 
-__all__ = ["KIND_STYLES", "Style", "task_style"]
+__all__ = ["KIND_STYLES", "Style", "backward_colour", "task_style"]
 
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 _MORE_COLOURS = ("#3B0764", "#B3DDF5", "#552600", "#F8E2B2", "#605B1A", "#5B1A8B", "#DDCC77")
+_PALE = 0.7  # brighter colours than this would pale to white
 _PATTERNS = ("", "/", "x", "\\", ".", "+")
 
 
@@ -41,3 +42,12 @@ def task_style(index: int) -> Style:
     # Every seven tasks another pattern; the second seven have colours of their own besides.
     pattern = 2 * turn + (place >= len(_COLOURS))
     return Style(colour=colours[place], pattern=_PATTERNS[pattern % len(_PATTERNS)])
+
+
+def backward_colour(colour: str) -> str:
+    """Give the shade for a task's backward: a paler one, of pale colours a darker one."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    is_pale = (0.3 * red + 0.59 * green + 0.11 * blue) / 255 > _PALE
+    target, share = (0, 0.35) if is_pale else (255, 0.5)
+    mixed = (round(value + share * (target - value)) for value in (red, green, blue))
+    return "#" + "".join(f"{value:02X}" for value in mixed)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from spindle_sim.report.palette import KIND_STYLES, task_style
+from spindle_sim.report.palette import KIND_STYLES, backward_colour, task_style
 from spindle_sim.timeline import Kind
 
 Array = NDArray[np.float64]
@@ -70,3 +70,12 @@ def test_forty_two_tasks_have_styles_of_their_own() -> None:
     assert len({task_style(index) for index in range(42)}) == 42
     assert not any(task_style(index).pattern for index in range(7))
     assert all(task_style(index).pattern for index in range(7, 42))
+
+
+@pytest.mark.parametrize("eye", EYES)
+def test_backward_is_told_from_forward_and_from_idle(eye: str) -> None:
+    for index in range(14):
+        colour = task_style(index).colour
+        backward = seen(backward_colour(colour), eye)
+        assert np.linalg.norm(seen(colour, eye) - backward) > 0.07
+        assert np.linalg.norm(seen("#FFFFFF", eye) - backward) > 0.07
