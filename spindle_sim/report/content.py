@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 from spindle_sim.metrics import Summary, utilization_over_time
 from spindle_sim.plan import Plan, Slice
+from spindle_sim.report.curves_figure import curves_figure
 from spindle_sim.report.encode import encode_spans
-from spindle_sim.report.palette import KIND_STYLES, Style, task_style
+from spindle_sim.report.palette import KIND_STYLES, backward_colour, task_style
 from spindle_sim.report.run import Curve, Run
+from spindle_sim.report.traits import num_stages, stage_numbers
 from spindle_sim.timeline import Kind, Phase
 
 __all__ = ["Content", "page_content"]
@@ -30,23 +32,22 @@ def page_content(
         "kinds": list(Kind),
         "phases": list(Phase),
         "runs": [_run(run, summary, tasks) for run, summary in zip(runs, summaries, strict=True)],
-        "curves": [
-            {
-                "name": curve.name,
-                "n": [n for n, _ in curve.points],
-                "ms": [_short(seconds * 1e3) for _, seconds in curve.points],
-            }
-            for curve in curves
-        ],
+        "curves": curves_figure(curves, tasks) if curves else None,
     }
 
 
 def _categories(tasks: dict[str, int]) -> list[Content]:
-    named: list[tuple[str, Style]] = [(name, task_style(index)) for name, index in tasks.items()]
-    named += [(kind.value, KIND_STYLES[kind]) for kind in Kind]
-    return [
-        {"name": name, "colour": style.colour, "pattern": style.pattern} for name, style in named
-    ]
+    found: list[Content] = []
+    for name, index in tasks.items():
+        style = task_style(index)
+        backward = backward_colour(style.colour)
+        found.append(
+            {"name": name, "colour": style.colour, "pattern": style.pattern, "backward": backward}
+        )
+    for kind in Kind:
+        style = KIND_STYLES[kind]
+        found.append({"name": kind.value, "colour": style.colour, "pattern": style.pattern})
+    return found
 
 
 def _run(run: Run, summary: Summary, tasks: dict[str, int]) -> Content:
@@ -63,6 +64,7 @@ def _run(run: Run, summary: Summary, tasks: dict[str, int]) -> Content:
         "counts": spans.counts,
         "spans": spans.data,
         "metaops": [metaop.id for metaop in plan.metaops],
+        "num_stages": num_stages(plan),
         "slices": _slices(plan),
         "time_ms": [_short(time_s * 1e3) for time_s, _ in over_time],
         "utilization": [_short(100 * value) for _, value in over_time],
@@ -72,7 +74,8 @@ def _run(run: Run, summary: Summary, tasks: dict[str, int]) -> Content:
             _short(1e3 * value)
             for value in (
                 summary.forward_backward_s,
-                summary.sync_s,
+                summary.sync_s - summary.optimizer_s,
+                summary.optimizer_s,
                 summary.send_recv_s,
                 summary.idle_s,
             )
@@ -86,6 +89,7 @@ def _run(run: Run, summary: Summary, tasks: dict[str, int]) -> Content:
 
 def _slices(plan: Plan) -> list[list[object]]:
     numbers = {metaop.id: index for index, metaop in enumerate(plan.metaops)}
+    stages = stage_numbers(plan)
     return [
         [
             item.id,
@@ -101,6 +105,7 @@ def _slices(plan: Plan) -> list[list[object]]:
             _short(1e3 * item.forward_s),
             _short(1e3 * item.backward_s),
             int(item.recompute),
+            stages[item.round, item.stage],
         ]
         for item in plan.slices
     ]

@@ -6,46 +6,99 @@ from html import escape
 from spindle_sim.metrics import Summary, idle_reasons
 from spindle_sim.plan import Plan, schedule
 from spindle_sim.report.run import Run
-from spindle_sim.units import format_bandwidth, format_bytes, format_duration
+from spindle_sim.report.traits import (
+    num_rounds,
+    num_stages,
+    recomputed_metaops,
+    tensor_parallel,
+)
+from spindle_sim.units import format_bit_rate, format_bytes
 
 __all__ = ["facts_table", "idle_table", "strategy_table"]
 
 Pair = tuple[Run, Summary]
-_ROWS: dict[str, Callable[[Run, Summary], str]] = {
-    "Samples/s": lambda _, s: f"{s.samples_per_s:.4g}",
-    "Model TFLOP/s": lambda _, s: f"{s.model_flops_per_s / 1e12:.4g}",
-    "Utilization": lambda _, s: f"{100 * s.utilization:.1f} %",
-    "Forward + backward": lambda _, s: format_duration(s.forward_backward_s),
-    "Synchronization and step": lambda _, s: format_duration(s.sync_s),
-    "Send/receive": lambda _, s: format_duration(s.send_recv_s),
-    "Idle": lambda _, s: format_duration(s.idle_s),
-    "Peak memory of a device": lambda _, s: format_bytes(s.peak_memory_bytes),
-    "GPU-hours of 1000 iterations": lambda _, s: f"{s.gpu_hours_per_1000_iterations:.4g}",
-    "Compute makespan": lambda r, _: format_duration(schedule(r.plan).makespan_s),
-    "Optimum (Theorem 1)": lambda r, _: format_duration(r.plan.optimum_s),
-    "Stages": lambda r, _: str(len({(item.round, item.stage) for item in r.plan.slices})),
-    "Slices": lambda r, _: str(len(r.plan.slices)),
+_BASELINE = "seq"  # what speed-ups are against, as on the command line
+_MS, _GIB, _TERA, _PERCENT = 1e3, 2.0**-30, 1e-12, 100.0
+_TIMES: dict[str, Callable[[Summary], float]] = {
+    "Forward + backward": lambda s: s.forward_backward_s,
+    "Synchronization": lambda s: s.sync_s - s.optimizer_s,
+    "Optimizer step": lambda s: s.optimizer_s,
+    "Send/receive": lambda s: s.send_recv_s,
+    "Idle": lambda s: s.idle_s,
 }
+_RATES: dict[str, Callable[[Summary], float]] = {
+    "Samples per second": lambda s: s.samples_per_s,
+    "Model TFLOP/s": lambda s: s.model_flops_per_s * _TERA,
+    "Utilization (%)": lambda s: s.utilization * _PERCENT,
+    "Peak memory of a device (GiB)": lambda s: s.peak_memory_bytes * _GIB,
+    "GPU-hours of 1000 iterations": lambda s: s.gpu_hours_per_1000_iterations,
+}
+_PLAN: dict[str, Callable[[Plan], str]] = {
+    "Stages": lambda p: str(num_stages(p)),
+    "Slices": lambda p: str(len(p.slices)),
+    "Rounds": lambda p: str(num_rounds(p)),
+    "Recomputed MetaOps": lambda p: f"{recomputed_metaops(p)} of {len(p.metaops)}",
+    "Tensor-parallel degree, highest": lambda p: str(tensor_parallel(p)),
+    "Optimizer states sharded (ZeRO-1)": lambda p: "yes" if p.zero1 else "no",
+}
+_DECIMALS = ((1, 100.0), (2, 1.0), (3, 0.1))
 _LEAST_SHARE = 5e-4  # less of the device time is shown as 0.0 %
 
 
 def strategy_table(pairs: Sequence[Pair]) -> str:
-    """Give the figures of all strategies, a column each, the fastest marked."""
-    best_s = min(summary.iteration_s for _, summary in pairs)
-    ratios = [summary.iteration_s / best_s if best_s else 1.0 for _, summary in pairs]
-    rows = [
-        ["Iteration", *(format_duration(summary.iteration_s) for _, summary in pairs)],
-        ["Against the fastest", *(f"{ratio:.3f} x" for ratio in ratios)],
+    """Give the figures of all strategies, a column each, the fastest marked; one unit a row."""
+    times_s = [summary.iteration_s for _, summary in pairs]
+    rows = [["Iteration (ms)", *_figures([_MS * time_s for time_s in times_s])]]
+    if len(pairs) > 1:
+        base = next((i for i, (run, _) in enumerate(pairs) if run.name == _BASELINE), 0)
+        gains = [f"{times_s[base] / time_s:.2f}x" if time_s else "-" for time_s in times_s]
+        rows.append([f"Speed-up vs {pairs[base][0].name}", *gains])
+    rows += [
+        [f"{name} (ms)", *_figures([_MS * give(summary) for _, summary in pairs])]
+        for name, give in _TIMES.items()
     ]
     rows += [
-        [name, *(give(run, summary) for run, summary in pairs)] for name, give in _ROWS.items()
+        [name, *_figures([give(summary) for _, summary in pairs])] for name, give in _RATES.items()
     ]
+    makespans_s = [schedule(run.plan).makespan_s for run, _ in pairs]
+    rows += [
+        ["Compute makespan (ms)", *_figures([_MS * time_s for time_s in makespans_s])],
+        ["Optimum, Theorem 1 (ms)", *_figures([_MS * run.plan.optimum_s for run, _ in pairs])],
+    ]
+    rows += [[name, *(give(run.plan) for run, _ in pairs)] for name, give in _PLAN.items()]
     names = [
-        run.name + (" (fastest)" if len(pairs) > 1 and summary.iteration_s == best_s else "")
-        for run, summary in pairs
+        run.name + (" (fastest)" if len(pairs) > 1 and time_s == min(times_s) else "")
+        for (run, _), time_s in zip(pairs, times_s, strict=True)
     ]
-    caption = "Figures of one iteration; its four parts are times of an average device"
-    return _table(["Strategy", *names], rows, caption=caption)
+    caption = (
+        "Forward + backward to idle are times of an average device and add up to the iteration"
+    )
+    return _table(["Strategy", *names], rows, caption=caption) + _explanations(pairs)
+
+
+def _explanations(pairs: Sequence[Pair]) -> str:
+    """Say what the rows about the plans mean, as far as one of them does such a thing."""
+    plans = [run.plan for run, _ in pairs]
+    found = ["Stage: slices planned to run side by side."]
+    if any(num_rounds(plan) > 1 for plan in plans):
+        found.append(
+            "Round: one forward and backward of some of the tasks; with several, the tasks take"
+            " turns and fewer activations are held at a time. Synchronization follows the last."
+        )
+    if any(recomputed_metaops(plan) for plan in plans):
+        found.append("Recomputed: the forward runs again in the backward, to save memory.")
+    if any(tensor_parallel(plan) > 1 for plan in plans):
+        found.append("Tensor-parallel degree: devices that share each operator's matrices.")
+    if any(plan.zero1 for plan in plans):
+        found.append("ZeRO-1: devices that hold the same parameters share out optimizer states.")
+    return f'\n<p class="note">{escape(" ".join(found))}</p>'
+
+
+def _figures(values: Sequence[float]) -> list[str]:
+    """Give a row's values with the same decimals: one, or more where all of them are small."""
+    largest = max((abs(value) for value in values), default=0.0)
+    decimals = next((d for d, least in _DECIMALS if largest >= least), 5)
+    return [f"{value:,.{decimals}f}" for value in values]
 
 
 def facts_table(plan: Plan, backend: str) -> str:
@@ -58,7 +111,7 @@ def facts_table(plan: Plan, backend: str) -> str:
         "Batches": ", ".join(f"{task.name} {task.batch_size}" for task in workload.tasks),
         "Cluster": f"{cluster.name}: {cluster.num_nodes} x {cluster.devices_per_node}"
         f" {cluster.gpu.name} ({format_bytes(cluster.gpu.memory_bytes)}), {cluster.nics_per_node}"
-        f" NIC a node at {format_bandwidth(cluster.nic_bandwidth_bytes_per_s)},"
+        f" NIC a node at {format_bit_rate(cluster.nic_bandwidth_bytes_per_s)},"
         f" oversubscription {cluster.oversubscription:g}",
         "Times from": plan.profile or "not stated",
         "Ran on": backend,
@@ -77,25 +130,32 @@ def facts_table(plan: Plan, backend: str) -> str:
 def idle_table(pairs: Sequence[Pair]) -> str:
     """Give the top reasons for idle time of each strategy."""
     rows = [
-        [
-            run.name,
-            reason.text,
-            f"{100 * reason.share:.1f} %",
-            format_duration(reason.device_seconds),
-        ]
+        [run.name, reason.text, f"{100 * reason.share:.1f}", f"{_MS * reason.device_seconds:,.1f}"]
         for run, _ in pairs
         for reason in idle_reasons(run.plan, run.timeline)
         if reason.share >= _LEAST_SHARE
     ]
-    head = ["Strategy", "Reason", "Share of all device time", "Summed over devices"]
-    return _table(head, rows, caption="Why devices idle: the longest reasons first")
+    head = ["Strategy", "Reason", "Share of all device time (%)", "Summed over devices (ms)"]
+    caption = "Why devices idle: the longest reasons first"
+    if len(pairs) == 1:
+        return _table(head[1:], [row[1:] for row in rows], caption=caption)
+    return _table(head, rows, caption=caption, num_texts=2)
 
 
-def _table(head: Iterable[str], rows: Iterable[Sequence[str]], *, caption: str) -> str:
-    columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+def _table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, num_texts: int = 1
+) -> str:
+    """Give a table whose first `num_texts` columns are text, and the first of them headings."""
+    looks = [' class="text"' if index < num_texts else "" for index in range(len(head))]
+    columns = "".join(
+        f'<th scope="col"{look}>{escape(name)}</th>' for name, look in zip(head, looks, strict=True)
+    )
     body = "\n".join(
         f'<tr><th scope="row">{escape(cells[0])}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in cells[1:])
+        + "".join(
+            f"<td{look}>{escape(cell)}</td>"
+            for cell, look in zip(cells[1:], looks[1:], strict=True)
+        )
         + "</tr>"
         for cells in rows
     )

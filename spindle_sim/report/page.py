@@ -13,9 +13,13 @@ from spindle_sim.plan.atomic import write_atomically
 from spindle_sim.report.content import page_content
 from spindle_sim.report.curves import scaling_curves
 from spindle_sim.report.figures import facts_table, idle_table, strategy_table
+from spindle_sim.report.provenance import provenance_notice
 from spindle_sim.report.run import Curve, Run
 
 __all__ = ["render_report", "write_report"]
+
+_SCRIPTS = ("drawing", "spans", "gantt", "charts", "start")  # one function, in this order
+_SAME_SCALE = '<label><input type="checkbox" id="same"> one time scale for all strategies</label>'
 
 
 def write_report(
@@ -53,10 +57,13 @@ def render_report(runs: Sequence[Run], *, curves: Sequence[Curve] | None = None)
         facts=facts_table(first, runs[0].timeline.backend),
         strategies=strategy_table(pairs),
         idle=idle_table(pairs),
+        subtitle=escape(_subtitle([run.name for run in runs])),
+        provenance=provenance_notice(first, runs[0].timeline),
         choices=_choices([run.name for run in runs]),
+        same=_SAME_SCALE if len(runs) > 1 else "",
         data=_inert(json.dumps(page_content(runs, summaries, drawn), allow_nan=False)),
         plotly=get_plotlyjs(),
-        script=_resource("report.js"),
+        script="".join(_resource(f"{name}.js") for name in _SCRIPTS),
     )
 
 
@@ -64,12 +71,21 @@ def _resource(name: str) -> str:
     return (files("spindle_sim.report") / name).read_text(encoding="utf-8")
 
 
+def _subtitle(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"One training iteration under the strategy {names[0]}"
+    return f"One training iteration under each of {len(names)} strategies"
+
+
 def _choices(names: Sequence[str]) -> str:
-    return "\n".join(
+    if len(names) == 1:
+        return ""
+    buttons = "\n".join(
         f'<label><input type="radio" name="run" value="{index}"'
         f"{' checked' if index == 0 else ''}> {escape(name)}</label>"
         for index, name in enumerate(names)
     )
+    return f'<fieldset class="choices"><legend>Strategy shown</legend>\n{buttons}\n</fieldset>'
 
 
 def _inert(text: str) -> str:

@@ -88,10 +88,11 @@ def two_runs() -> list[Run]:
 def hostile_plan() -> Plan:
     """Give a plan all of whose names try to be markup, templates or Plotly's pseudo-HTML."""
     name = '</script><script>alert("x")</script><b>&amp;$title %{x} ${style}'
-    workload = make_workload({name: ("a",)})
-    workload = replace(workload, name=name, note=name)
+    task = name.replace("/", "")  # which joins names to ids
+    workload = make_workload({task: ("a",)})
+    workload = replace(workload, name=task, note=name)
     cluster = replace(make_cluster(1, 2), name=name)
-    plan = stated(make_plan(workload, cluster, [Part(metaop=f"{name}/a/x", devices=(0, 1))]))
+    plan = stated(make_plan(workload, cluster, [Part(metaop=f"{task}/a/x", devices=(0, 1))]))
     return replace(plan, strategy=name, profile=name, tool=name)
 
 

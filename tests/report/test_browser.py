@@ -9,6 +9,7 @@ import pytest
 
 from spindle_sim.report import Run, render_report
 from spindle_sim.simulator import simulate
+from spindle_sim.timeline import Kind
 from tests.report.pages import crowded_run, hostile_plan, two_runs
 
 BROWSER = next(
@@ -92,3 +93,12 @@ def test_another_strategy_can_be_chosen_and_names_stay_text(tmp_path: Path) -> N
     found = body_after(render_report(runs), choose, tmp_path)
     assert found["rows"] == "1"
     assert found["bold"] == "0"
+
+
+@pytest.mark.slow
+def test_bars_wide_enough_have_names_and_one_strategy_needs_no_choice(tmp_path: Path) -> None:
+    (run, _) = two_runs()
+    found = body_after(render_report([run]), "", tmp_path)
+    assert found["detail"] == "bars"
+    computing = sum(span.kind is Kind.COMPUTE for span in run.timeline.spans)
+    assert computing // 2 < int(found["labels"]) <= computing

@@ -70,10 +70,61 @@ def test_the_tables_have_the_figures_of_all_strategies() -> None:
     texts = Outline(render_report(runs)).texts
     summary = summarize(runs[0].plan, runs[0].timeline)
     assert "hand-made (fastest)" in texts
-    assert f"{summary.samples_per_s:.4g}" in texts
-    assert f"{100 * summary.utilization:.1f} %" in texts
+    assert f"{1e3 * summary.iteration_s:,.1f}" in texts
+    assert (
+        f"{100 * summary.utilization:.2f}" in texts or f"{100 * summary.utilization:.5f}" in texts
+    )
     assert any("2 tasks (t, u)" in text for text in texts)
-    assert texts.count("Idle") == 1
+    assert texts.count("Idle (ms)") == 1
+    assert {"Optimizer step (ms)", "Synchronization (ms)", "Rounds", "Recomputed MetaOps"} <= {
+        *texts
+    }
+
+
+def test_speed_ups_are_against_seq_or_the_first_and_bigger_is_better() -> None:
+    first, other = two_runs()
+    slow = change("slices", 4, forward_s=60.0)(first.plan)
+    seq = Run(plan=replace(slow, strategy="seq"), timeline=simulate(slow))
+    gain = seq.timeline.iteration_s / first.timeline.iteration_s
+    assert gain > 1.5
+    texts = Outline(render_report([first, seq])).texts
+    assert "Speed-up vs seq" in texts
+    assert f"{gain:.2f}x" in texts
+    assert "Speed-up vs hand-made" in Outline(render_report([first, other])).texts
+
+
+def test_one_strategy_is_not_compared_with_itself() -> None:
+    (run, _) = two_runs()
+    html = render_report([run]).split("<script", 1)[0]
+    assert "Speed-up" not in html
+    assert "fastest" not in html
+    assert 'name="run"' not in html
+    assert "one time scale" not in html
+    assert "under the strategy hand-made" in html
+
+
+def test_stages_are_numbered_without_holes_and_keep_the_plans_own() -> None:
+    plan = change("slices", 3, stage=7)(change("slices", 4, stage=7)(two_runs()[0].plan))
+    (run,) = data_of(render_report([Run(plan=plan, timeline=simulate(plan))]))["runs"]
+    assert run["num_stages"] == 3
+    assert [(item[3], item[13]) for item in run["slices"]] == [
+        (0, 1),
+        (0, 1),
+        (1, 2),
+        (7, 3),
+        (7, 3),
+    ]
+
+
+def test_the_optimizer_step_is_apart_from_synchronization() -> None:
+    (run, _) = two_runs()
+    summary = summarize(run.plan, run.timeline)
+    (content,) = data_of(render_report([run]))["runs"]
+    parts = content["breakdown_ms"]
+    assert 0 < summary.optimizer_s < summary.sync_s
+    assert parts[1] == pytest.approx(1e3 * (summary.sync_s - summary.optimizer_s), rel=1e-5)
+    assert parts[2] == pytest.approx(1e3 * summary.optimizer_s, rel=1e-5)
+    assert sum(parts) == pytest.approx(1e3 * summary.iteration_s, rel=1e-4)
 
 
 def test_names_are_text_and_never_markup() -> None:
@@ -137,7 +188,10 @@ def test_a_timeline_without_spans_makes_a_report() -> None:
 def test_given_curves_are_drawn_as_they_are() -> None:
     curve = Curve(name="t/a/x", points=((1, 4e-3), (2, 2.5e-3)))
     content = data_of(render_report(two_runs(), curves=[curve]))
-    assert content["curves"] == [{"name": "t/a/x", "n": [1, 2], "ms": [4.0, 2.5]}]
+    line = content["curves"]["data"][1]
+    assert (line["x"], line["y"]) == ([1, 2], [4.0, 2.5])
+    assert line["line"]["color"] == content["categories"][0]["colour"]
+    assert data_of(render_report(two_runs(), curves=[]))["curves"] is None
 
 
 def test_curves_come_from_the_model_only_if_the_plans_times_did() -> None:
@@ -151,7 +205,7 @@ def test_curves_come_from_the_model_only_if_the_plans_times_did() -> None:
     curves = scaling_curves(replace(modelled, inputs=inputs))
     node = contract(plan.workload).nodes["t/a/x"]
     wanted = estimator.curve(node.operator, node.metaop.backward)
-    assert curves[0].name.startswith("t/a/x")
+    assert [found.name for found in curves] == [metaop.id for metaop in plan.metaops]
     assert curves[0].points == tuple((n, wanted.time_s(n)) for n in wanted.allocations)
 
 
