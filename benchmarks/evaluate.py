@@ -1,6 +1,7 @@
 """Every strategy on the paper's workloads and cluster sizes: the README's main table.
 
-    python -m benchmarks.evaluate [--json] [--workloads multitask-clip,ofasys,qwen-val]
+    python -m benchmarks.evaluate [--json] [--workloads ofasys,...] [--clusters a800:4x8,...]
+        [--batch-scale 0.5] [--overlap-sync]
 
 For each case it prints the simulated iteration time of every strategy, Spindle's speed-up over seq
 and over the best other one, and how far its compute makespan is over the Theorem 1 optimum, summed
@@ -29,7 +30,7 @@ EXIT_NOT_MET = 1
 
 
 def run_case(
-    workload_name: str, tasks: int, cluster_name: str, batch_scale: float
+    workload_name: str, tasks: int, cluster_name: str, *, batch_scale: float, overlap_sync: bool
 ) -> dict[str, Any]:
     """Plan and simulate one workload on one cluster with every strategy."""
     workload = builtin_workload(workload_name).with_first_tasks(tasks)
@@ -44,7 +45,7 @@ def run_case(
             rows[strategy] = {"error": str(error)}
             continue
         planned = time.perf_counter()
-        timeline = simulate(plan)
+        timeline = simulate(plan, overlap_sync=overlap_sync)
         simulated = time.perf_counter()
         summary = summarize(plan, timeline)
         rows[strategy] = {
@@ -131,7 +132,13 @@ def main() -> int:
     for name, counts in CASES:
         for tasks in counts if name in chosen else ():
             for cluster in arguments.clusters.split(","):
-                case = run_case(name, tasks, cluster, arguments.batch_scale)
+                case = run_case(
+                    name,
+                    tasks,
+                    cluster,
+                    batch_scale=arguments.batch_scale,
+                    overlap_sync=arguments.overlap_sync,
+                )
                 cases.append(case)
                 if not arguments.json:
                     met.append(print_case(case))
