@@ -123,6 +123,7 @@ def main() -> int:
     parser.add_argument("--workloads", default=",".join(name for name, _ in CASES))
     parser.add_argument("--clusters", default=",".join(CLUSTERS))
     parser.add_argument("--batch-scale", type=float, default=1.0)
+    parser.add_argument("--overlap-sync", action="store_true", help="with the backward")
     arguments = parser.parse_args()
     chosen = arguments.workloads.split(",")
     if not arguments.json:
