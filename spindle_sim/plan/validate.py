@@ -4,7 +4,7 @@ from spindle_sim.plan.model import Plan
 from spindle_sim.plan.names import wrong_names
 from spindle_sim.plan.rules.flows import check_flows
 from spindle_sim.plan.rules.groups import check_groups
-from spindle_sim.plan.rules.inputs import check_inputs
+from spindle_sim.plan.rules.inputs import check_inputs, check_sizes
 from spindle_sim.plan.rules.memory import check_memory
 from spindle_sim.plan.rules.metaops import check_metaops
 from spindle_sim.plan.rules.order import check_devices, check_precedence
@@ -46,12 +46,13 @@ def validate_plan(plan: Plan) -> tuple[Violation, ...]:
 
     Linear in the plan's size, but for sorting.
     """
-    wrong = tuple(
+    wrong = [
         Violation(rule="name", ids=(path,), message=f"{path}: {mistake}")
         for path, mistake in wrong_names(plan)
-    )
-    if wrong:  # the other rules would print these names
-        return wrong
+    ]
+    wrong += check_sizes(plan)
+    if wrong:  # the other rules would print these names and calculate with these numbers
+        return tuple(wrong)
     subject = examine(plan)
     found = [violation for rule in _RULES for violation in rule(subject)]
     if not any(violation.rule in _BEFORE_STARTS for violation in found):

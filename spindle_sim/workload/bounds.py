@@ -1,4 +1,4 @@
-"""Integers with a lower bound, and names, as the schema and the checks of a file know them.
+"""Integers with bounds, and names, as the schema and the checks of a file know them.
 
 An object checks itself when it is made, whoever makes it; these let a reader name a wrong field
 even where another one keeps the object from being made.
@@ -11,7 +11,10 @@ from pydantic import AfterValidator, Field
 from spindle_sim.errors import InputError
 from spindle_sim.names import name_mistake
 
-__all__ = ["Count", "Name", "Quantity", "Size"]
+__all__ = ["MAX_COUNT", "Count", "Name", "Quantity", "Size"]
+
+MAX_COUNT = 10**15  # of anything: far above any model, and products of a few still fit a float
+_MAX_QUANTITY = 1e30
 
 
 def _named(name: str) -> str:
@@ -20,7 +23,7 @@ def _named(name: str) -> str:
     return name
 
 
-Count = Annotated[int, Field(ge=1)]
-Size = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Size = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Name = Annotated[str, AfterValidator(_named)]
-Quantity = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Quantity = Annotated[float, Field(ge=0, le=_MAX_QUANTITY, allow_inf_nan=False)]

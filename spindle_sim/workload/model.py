@@ -6,11 +6,12 @@ operators are joined by data flows. All of it is pure data, checked when it is m
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import ClassVar
 
 from spindle_sim.errors import InputError, Problem, suggestion
 from spindle_sim.names import name_problems
-from spindle_sim.workload.bounds import Count, Name, Size
+from spindle_sim.workload.bounds import MAX_COUNT, Count, Name, Size
 from spindle_sim.workload.operators import Operator
 
 __all__ = ["MAX_OPERATORS", "Block", "DataFlow", "Module", "ModuleUse", "Task", "Workload"]
@@ -215,10 +216,12 @@ class Workload:
         """Give the workload with every batch multiplied by `scale`, rounded, at least 1.
 
         Raises:
-            InputError: `scale` isn't positive.
+            InputError: `scale` isn't positive and finite, or makes a batch too large.
         """
-        if not scale > 0:
-            raise InputError(f"the batch scale must be positive, not {scale}")
+        if not 0 < scale < inf:
+            raise InputError(f"the batch scale must be positive and finite, not {scale}")
+        if any(task.batch_size * scale > MAX_COUNT for task in self.tasks):
+            raise InputError(f"the batch scale {scale:g} gives batches above {MAX_COUNT:.0e}")
         return replace(
             self,
             tasks=tuple(
@@ -238,6 +241,9 @@ def _below(where: str, least: int, **counts: int | None) -> Iterator[Problem]:
     for field_name, count in counts.items():
         if count is not None and count < least:
             message = f"{where}: must be at least {least}, not {count}"
+            yield Problem(path=field_name, message=message)
+        elif count is not None and count > MAX_COUNT:
+            message = f"{where}: must be at most {MAX_COUNT:.0e}"
             yield Problem(path=field_name, message=message)
 
 

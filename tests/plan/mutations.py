@@ -239,6 +239,24 @@ MUTATIONS: dict[str, tuple[Mutation, str, str]] = {
         "flow",
         "flow s2 -> s3: gradient is false",
     ),
+    "a group of more operators than there are": (
+        change(
+            "parameter_groups",
+            0,
+            parameter_sets=(ParameterRange(parameter_set="a/x", first_op=0, num_ops=10**9),),
+        ),
+        "parameter-group",
+        "parameter group 0: has 1000000000 operators from 0 on of a/x, which has 4",
+    ),
+    "a group of operators beyond the last": (
+        change(
+            "parameter_groups",
+            0,
+            parameter_sets=(ParameterRange(parameter_set="a/x", first_op=10**9, num_ops=1),),
+        ),
+        "parameter-group",
+        "a/x[0] is in no parameter group",
+    ),
     "a group dropped": (drop("parameter_groups", 0), "parameter-group", "a/x[0] is in no"),
     "a group given twice": (
         repeat("parameter_groups", 0),

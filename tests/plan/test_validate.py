@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from spindle_sim.plan import Plan, Slice, validate_plan
+from spindle_sim.plan import ParameterRange, Plan, Slice, validate_plan
 from spindle_sim.workload import Custom
 from tests.builders import Part, make_cluster, make_plan, make_workload
 from tests.plan.mutations import MUTATIONS, change
@@ -76,6 +76,42 @@ def test_times_of_nothing_need_no_optimum_but_any_time_does() -> None:
         part = Part(metaop="t/a/x", devices=(0,), forward_s=forward_s, backward_s=0.0)
         plan = replace(stated(make_plan(workload, make_cluster(), [part])), optimum_s=0.0)
         assert messages(plan) == [f"time: plan: {message}" for message in wrong]
+
+
+COUNTS = {
+    "metaops": ("num_ops", "batch", "level", "parameters", "sharded_parameters"),
+    "slices": ("first_op", "num_ops", "stage", "round", "dp", "tp"),
+    "parameter_groups": ("shard", "num_shards"),
+    "memory": ("device",),
+}
+
+
+@pytest.mark.parametrize("size", [10**9, 10**18, 10**400, -(10**400)])
+@pytest.mark.parametrize(
+    ("section", "field"), [(section, field) for section in COUNTS for field in COUNTS[section]]
+)
+def test_a_count_however_large_is_found_at_once(section: str, field: str, size: int) -> None:
+    plan = change(section, 0, **{field: size})(two_task_plan())
+    begun_s = time.perf_counter()
+    found = messages(plan)
+    assert found or field in ("stage", "round", "level")
+    assert all(len(message) < 500 for message in found)
+    assert time.perf_counter() - begun_s < 1.0, "some milliseconds on an idle machine"
+
+
+@pytest.mark.parametrize("size", [10**9, 10**18, 10**400])
+@pytest.mark.parametrize("field", ["first_op", "num_ops"])
+@pytest.mark.parametrize("name", ["a/x", "z/x"])
+def test_a_range_of_parameters_however_large_is_found_at_once(
+    name: str, field: str, size: int
+) -> None:
+    part = ParameterRange(parameter_set=name, first_op=0, num_ops=4)
+    part = replace(part, **{field: size})  # type: ignore[arg-type]
+    plan = change("parameter_groups", 0, parameter_sets=(part,))(two_task_plan())
+    begun_s = time.perf_counter()
+    found = messages(plan)
+    assert 0 < len(found) < 10
+    assert time.perf_counter() - begun_s < 1.0, "some milliseconds on an idle machine"
 
 
 @given(plans(), st.data())

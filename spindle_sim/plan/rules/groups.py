@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from spindle_sim.plan.model import ParameterGroup
+from spindle_sim.plan.model import ParameterGroup, ParameterRange
 from spindle_sim.plan.rules.expected import ExpectedMetaOp
 from spindle_sim.plan.rules.holders import (
     BYTES_PER_GRADIENT,
@@ -27,7 +27,7 @@ def check_groups(subject: Subject) -> Iterator[Violation]:
     listed: dict[Shard, int] = {}
     for number, group in enumerate(subject.plan.parameter_groups):
         yield from _group(number, group, by_set)
-        for shard in _shards(group):
+        for shard in _shards(group, by_set):
             if shard in listed:
                 message = f"{shard} is also in parameter group {listed[shard]}"
                 yield _violation(number, shard, message)
@@ -62,6 +62,12 @@ def _group(
         if metaop.frozen:
             message = f"{name}: {item.parameter_set} is frozen and has nothing to synchronize"
             yield Violation(rule="parameter-group", ids=ids, message=message)
+        if _within(item, metaop) != (item.first_op, item.first_op + item.num_ops):
+            message = (
+                f"{name}: has {item.num_ops} operators from {item.first_op} on of"
+                f" {item.parameter_set}, which has {metaop.num_ops}"
+            )
+            yield Violation(rule="parameter-group", ids=ids, message=message)
         size_bytes += BYTES_PER_GRADIENT * shard_parameters(metaop, group.num_shards) * item.num_ops
     listed = ", ".join(map(str, group.devices))
     if len(set(group.devices)) != len(group.devices):
@@ -75,10 +81,18 @@ def _group(
         yield Violation(rule="parameter-group", ids=(name,), message=message)
 
 
-def _shards(group: ParameterGroup) -> Iterator[Shard]:
+def _within(item: ParameterRange, metaop: ExpectedMetaOp) -> tuple[int, int]:
+    """Give the first operator of a range, and the end, as far as the parameter set has them."""
+    return max(0, item.first_op), min(metaop.num_ops, item.first_op + item.num_ops)
+
+
+def _shards(group: ParameterGroup, by_set: dict[str, ExpectedMetaOp]) -> Iterator[Shard]:
     for item in group.parameter_sets:
-        # An absurd count is told by `_group`; here it must not take forever.
-        for index in range(item.first_op, item.first_op + min(item.num_ops, 1_000_000)):
+        if item.parameter_set not in by_set:
+            continue
+        # What lies beyond the set is told by `_group`; it may be more than one could count.
+        first, last = _within(item, by_set[item.parameter_set])
+        for index in range(first, last):
             yield Shard(
                 parameter_set=item.parameter_set,
                 index=index,

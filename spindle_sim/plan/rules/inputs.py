@@ -11,7 +11,9 @@ from spindle_sim.plan.model import FORMAT_VERSION, Plan
 from spindle_sim.plan.rules.subject import Subject
 from spindle_sim.plan.rules.violation import Violation
 
-__all__ = ["check_inputs"]
+__all__ = ["MAX_NUMBER", "check_inputs", "check_sizes"]
+
+MAX_NUMBER = 10**30  # of anything here: what is larger is no quantity, and may not fit a float
 
 
 def check_inputs(subject: Subject) -> Iterator[Violation]:
@@ -41,8 +43,20 @@ def check_inputs(subject: Subject) -> Iterator[Violation]:
             )
 
 
+def check_sizes(plan: Plan) -> Iterator[Violation]:
+    """Give the numbers that are too large to calculate with."""
+    for where, name, value in _numbers(plan):
+        if MAX_NUMBER < abs(value) < math.inf:
+            message = f"{where}: {name} is beyond {MAX_NUMBER:.0e}, where no such number can be"
+            yield Violation(rule="number", ids=(where,), message=message)
+
+
 def _numbers(plan: Plan) -> Iterator[tuple[str, str, float]]:
     yield "plan", "optimum_s", plan.optimum_s
+    for number, group in enumerate(plan.parameter_groups):
+        for item in group.parameter_sets:
+            for name in ("first_op", "num_ops"):
+                yield f"parameter group {number}", name, getattr(item, name)
     sections: tuple[tuple[str, tuple[object, ...]], ...] = (
         ("metaop", plan.metaops),
         ("slice", plan.slices),
