@@ -149,7 +149,8 @@ def _locate(schema: _Schema, root: _Schema, location: Iterable[Any]) -> tuple[Fi
 def _branch(node: _Schema, root: _Schema, value: Mapping[str, object]) -> _Schema:
     mapping = node.get("discriminator", {}).get("mapping", {})
     if mapping:
-        return _resolved({"$ref": mapping.get(value.get("kind"), "")}, root)
+        kind = value.get("kind")
+        return _resolved({"$ref": mapping.get(kind, "") if isinstance(kind, str) else ""}, root)
     options = (_resolved(option, root) for option in _alternatives(node))
     return next((option for option in options if "properties" in option), {})
 

@@ -69,12 +69,14 @@ def compare(
     oversubscription: Oversubscription = None,
 ) -> None:
     """Simulate one training iteration under each strategy, and say which is fastest and why."""
-    check_outputs(report=report)
+    check_outputs([workload, cluster, profile], report=report)
     from spindle_sim.cluster import parse_cluster
 
     tasks = _DEFAULT_TASKS if workload is None and tasks is None else tasks
     comparison = Comparison(
-        workload=read_workload(workload or _DEFAULT_WORKLOAD, tasks, batch_scale),
+        workload=read_workload(
+            _DEFAULT_WORKLOAD if workload is None else workload, tasks, batch_scale
+        ),
         cluster=parse_cluster(
             cluster,
             nics_per_node=nics_per_node,

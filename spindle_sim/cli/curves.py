@@ -50,7 +50,7 @@ def curves(
     json: JsonOutput = False,
 ) -> None:
     """Print T_m(n): the time of one operator of each MetaOp on n devices, forward and backward."""
-    check_outputs(report=report)
+    check_outputs([workload, cluster, profile], report=report)
     from spindle_sim.cluster import parse_cluster
     from spindle_sim.estimate import Estimator
     from spindle_sim.planner.contract import contract

@@ -1,11 +1,11 @@
 """`spindle init`: a commented workload file to start from."""
 
 from importlib.resources import files
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from spindle_sim.cli.inputs import exists
 from spindle_sim.errors import UsageError
 
 __all__ = ["init"]
@@ -21,7 +21,7 @@ def init(
     """Write a commented example workload to start from."""
     from spindle_sim.plan.atomic import write_atomically
 
-    if Path(path).exists() and not force:
+    if not force and exists(path):
         raise UsageError(f"{path} exists already; name another file, or replace it with --force")
     write_atomically(path, (files("spindle_sim.cli") / "starter.yaml").read_bytes())
     print(f"{path}: edit it, then run: spindle compare {path}")

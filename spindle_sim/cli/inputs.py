@@ -3,19 +3,31 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spindle_sim.errors import UsageError, suggestion
+from spindle_sim.errors import InputError, UsageError, suggestion
 
 if TYPE_CHECKING:
     from spindle_sim.estimate import Profile
     from spindle_sim.workload import Workload
 
-__all__ = ["PLACEMENTS", "check_placement", "read_profile", "read_strategies", "read_workload"]
+__all__ = [
+    "PLACEMENTS",
+    "check_placement",
+    "exists",
+    "read_profile",
+    "read_strategies",
+    "read_workload",
+]
 
+_MAX_DIGITS = 30
 PLACEMENTS = ("spindle", "sequential")
 
 
-def read_workload(name: str, tasks: str | None, batch_scale: float) -> "Workload":
+def read_workload(
+    name: str, tasks: str | None, batch_scale: float, *, tiny: bool = False
+) -> "Workload":
     """Give the built-in workload or the one in the file, cut down to `tasks`, its batches scaled.
+
+    `tiny` shrinks it until it trains on a laptop.
 
     Raises:
         UsageError: no workload has that name, or it has no such tasks.
@@ -25,14 +37,30 @@ def read_workload(name: str, tasks: str | None, batch_scale: float) -> "Workload
 
     if name in BUILTIN_WORKLOADS:
         workload = builtin_workload(name)
-    elif Path(name).exists() or "/" in name or Path(name).suffix in {".yaml", ".yml"}:
+    elif not name.strip():
+        raise UsageError(f"workload {name!r}: expected a built-in workload or a file")
+    elif exists(name) or "/" in name or Path(name).suffix in {".yaml", ".yml"}:
         workload = load_workload(Path(name))
     else:
         hint = suggestion(name, BUILTIN_WORKLOADS)
-        raise UsageError(f"{name!r} is neither a built-in workload nor a file; {hint}")
+        raise UsageError(f"{name[:200]!r} is neither a built-in workload nor a file; {hint}")
     if tasks is not None:
         workload = _with_tasks(workload, tasks)
-    return workload if batch_scale == 1.0 else workload.with_batch_scale(batch_scale)
+    if batch_scale != 1.0:
+        workload = _with_batch_scale(workload, batch_scale)
+    if not tiny:
+        return workload
+    from spindle_sim.workload.tiny import tiny as shrunk
+
+    return shrunk(workload)
+
+
+def exists(path: str) -> bool:
+    """Tell whether there is a file of that name; of one that can't be, there is none."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def read_profile(path: str | None) -> "Profile | None":
@@ -80,11 +108,19 @@ def check_placement(name: str) -> str:
     return name
 
 
+def _with_batch_scale(workload: "Workload", scale: float) -> "Workload":
+    try:
+        return workload.with_batch_scale(scale)
+    except InputError as error:  # the workload was right: it is the flag that isn't
+        raise UsageError(f"--batch-scale: {error}") from error
+
+
 def _with_tasks(workload: "Workload", tasks: str) -> "Workload":
     known = [task.name for task in workload.tasks]
-    if tasks.lstrip("+-").isdecimal():
-        if not 1 <= int(tasks) <= len(known):
-            raise UsageError(f"--tasks {tasks}: {workload.name} has {len(known)} tasks")
+    digits = tasks.lstrip("+-")
+    if digits.isdecimal():
+        if len(digits) > _MAX_DIGITS or not 1 <= int(tasks) <= len(known):
+            raise UsageError(f"--tasks {tasks:.40}: {workload.name} has {len(known)} tasks")
         return workload.with_first_tasks(int(tasks))
     names = _names(tasks, "--tasks")
     unknown = [

@@ -1,6 +1,7 @@
 """The options that several verbs share, each with the check of its value."""
 
 import math
+import re
 from collections.abc import Callable
 from typing import Annotated
 
@@ -23,10 +24,14 @@ __all__ = [
     "Report",
     "Seed",
     "Tasks",
+    "Tiny",
     "WorkloadName",
     "integer_parser",
     "number_parser",
 ]
+
+_MAX_DIGITS = 30
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 def integer_parser(option: str, *, least: int) -> Callable[[str | int], int]:
@@ -35,28 +40,33 @@ def integer_parser(option: str, *, least: int) -> Callable[[str | int], int]:
     def parse(value: str | int) -> int:
         text = str(value)
         # isdecimal() alone would take digits of other scripts, int() alone "1_000".
-        if not (text.isascii() and text.isdecimal() and int(text) >= least):
-            raise UsageError(f"{option} {text}: expected a whole number, at least {least}")
+        ok = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
+        if not (ok and int(text) >= least):
+            raise UsageError(
+                f"{option} {text:.40}: expected a whole number, at least {least}"
+                + (f", of at most {_MAX_DIGITS} digits" if len(text) > _MAX_DIGITS else "")
+            )
         return int(text)
 
     return parse
 
 
 def number_parser(
-    option: str, *, above: float | None = None, least: float = 0.0
+    option: str, *, above: float | None = None, least: float = 0.0, most: float = math.inf
 ) -> Callable[[str | float], float]:
-    """Give the parser of an option's number, above `above` or at least `least`."""
+    """Give the parser of an option's number, above `above` or at least `least`, up to `most`."""
     wanted = f"above {above:g}" if above is not None else f"at least {least:g}"
+    if most < math.inf:
+        wanted += f" and at most {most:g}"
 
-    def parse(text: str | float) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        ok = math.isfinite(value) and (value > above if above is not None else value >= least)
-        if not ok:
-            raise UsageError(f"{option} {text}: expected a number {wanted}")
-        return value
+    def parse(value: str | float) -> float:
+        text = str(value)
+        # float() alone would take digits of other scripts, "1_000" and "nan".
+        number = float(text) if _NUMBER.fullmatch(text) else math.nan
+        ok = math.isfinite(number) and (number > above if above is not None else number >= least)
+        if not (ok and number <= most):
+            raise UsageError(f"{option} {text:.40}: expected a number {wanted}")
+        return number
 
     return parse
 
@@ -78,6 +88,12 @@ Tasks = Annotated[
         metavar="K|NAMES",
         help="The first K tasks of the workload, or those named (comma-separated).",
         show_default=False,
+    ),
+]
+Tiny = Annotated[
+    bool,
+    typer.Option(
+        "--tiny", help="Shrink the workload until it trains on a laptop (see `spindle run`)."
     ),
 ]
 BatchScale = Annotated[
@@ -148,8 +164,8 @@ Jitter = Annotated[
     float,
     typer.Option(
         metavar="FRACTION",
-        parser=number_parser("--jitter"),
-        help="Relative standard deviation of the compute times.",
+        parser=number_parser("--jitter", most=1.0),
+        help="Relative standard deviation of the compute times, up to 1.",
     ),
 ]
 OverlapSync = Annotated[

@@ -1,5 +1,6 @@
 """`spindle plan`: plan a workload under one strategy and write the plan file."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +17,10 @@ from spindle_sim.cli.options import (
     Profile,
     Seed,
     Tasks,
+    Tiny,
     WorkloadName,
 )
-from spindle_sim.cli.outputs import check_outputs
+from spindle_sim.cli.outputs import check_outputs, is_stdout
 from spindle_sim.errors import UsageError
 
 __all__ = ["plan"]
@@ -36,12 +38,7 @@ def plan(
     tasks: Tasks = None,
     cluster: ClusterName = "a800:2x8",
     batch_scale: BatchScale = 1.0,
-    tiny: Annotated[
-        bool,
-        typer.Option(
-            "--tiny", help="Shrink the workload until it trains on a laptop (see `spindle run`)."
-        ),
-    ] = False,
+    tiny: Tiny = False,
     placement: Placement = "spindle",
     profile: Profile = None,
     seed: Seed = 0,
@@ -50,7 +47,7 @@ def plan(
     oversubscription: Oversubscription = None,
 ) -> None:
     """Plan a workload under one strategy and write the plan file."""
-    check_outputs(output=output)
+    check_outputs([workload, cluster, profile], output=output)
     strategies = read_strategies(strategy, option="--strategy")
     if len(strategies) != 1:
         raise UsageError(f"--strategy {strategy}: expected one strategy")
@@ -58,11 +55,9 @@ def plan(
     from spindle_sim.plan import save_plan
     from spindle_sim.planner import make_plan
     from spindle_sim.units import format_duration
-    from spindle_sim.workload.tiny import tiny as shrunk
 
-    read = read_workload(workload, tasks, batch_scale)
     made = make_plan(
-        shrunk(read) if tiny else read,
+        read_workload(workload, tasks, batch_scale, tiny=tiny),
         parse_cluster(
             cluster,
             nics_per_node=nics_per_node,
@@ -78,5 +73,6 @@ def plan(
     print(
         f"{output}: {made.strategy} for {made.workload.name} on {made.cluster.name},"
         f" {len(made.metaops)} MetaOps in {len(made.slices)} slices,"
-        f" compute optimum {format_duration(made.optimum_s)}"
+        f" compute optimum {format_duration(made.optimum_s)}",
+        file=sys.stderr if is_stdout(output) else sys.stdout,
     )

@@ -95,7 +95,7 @@ def run(
     json: JsonOutput = False,
 ) -> None:
     """Run a plan on this host, a process for each device, beside its simulation."""
-    check_outputs(timeline=timeline, trace=trace)
+    check_outputs([plan], timeline=timeline, trace=trace)
     if dtype not in _DTYPES:
         raise UsageError(f"--dtype {dtype}: {suggestion(dtype, _DTYPES)}")
     from spindle_sim.backend import ExecutionOptions, find_executor

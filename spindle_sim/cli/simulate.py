@@ -46,7 +46,7 @@ def simulate(
     overlap_sync: OverlapSync = False,
 ) -> None:
     """Simulate one iteration of a plan."""
-    check_outputs(report=report, trace=trace)
+    check_outputs([plan, profile], report=report, trace=trace)
     measured = read_profile(profile)
     options = SimulationOptions(overlap_sync=overlap_sync, jitter=jitter, seed=seed)
     with progress(2 + (report is not None) + (trace is not None)) as advance:

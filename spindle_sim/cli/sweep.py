@@ -70,7 +70,7 @@ def sweep(
     json: JsonOutput = False,
 ) -> None:
     """Plan and simulate every combination of the values given (comma-separated lists)."""
-    check_outputs(csv=csv)
+    check_outputs([workload, profile, *cluster.split(",")], csv=csv)
     axes = read_axes(
         tasks=_DEFAULT_TASKS if workload is None and tasks is None else tasks,
         clusters=cluster,
@@ -84,7 +84,7 @@ def sweep(
         overlap_sync=overlap_sync,
         seed=seed,
     )
-    rows = _run(read_points(workload or _DEFAULT_WORKLOAD, axes, options))
+    rows = _run(read_points(_DEFAULT_WORKLOAD if workload is None else workload, axes, options))
     if csv is not None:
         _write_csv(csv, rows)
     if json:

@@ -16,6 +16,11 @@ from spindle_sim.names import name_problems
 __all__ = ["MAX_DEVICES", "Cluster", "Gpu"]
 
 MAX_DEVICES = 16_384  # far above what planning is made for: a slip of the finger, not a cluster
+# What is outside of these is no hardware, and may make times that no float can hold.
+_LEAST_RATE = 1.0  # bytes, or bytes or FLOP per second
+_MAX_RATE = 1e30
+_MAX_LATENCY_S = 3600.0
+_MAX_OVERSUBSCRIPTION = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +42,7 @@ class Gpu:
     source: str
 
     def __post_init__(self) -> None:
-        """Check the name and that every figure is positive."""
+        """Check the name and the figures."""
         _refuse(name_problems(self.name, where="GPU"))
         _refuse(
             _outside(
@@ -49,7 +54,8 @@ class Gpu:
                     "link_bandwidth_bytes_per_s": self.link_bandwidth_bytes_per_s,
                     "collective_bandwidth_bytes_per_s": self.collective_bandwidth_bytes_per_s,
                 },
-                above=0.0,
+                least=_LEAST_RATE,
+                most=_MAX_RATE,
             )
         )
 
@@ -86,8 +92,8 @@ class Cluster:
             "num_nodes": self.num_nodes,
             "devices_per_node": self.devices_per_node,
             "island_size": self.island_size,
-            "nics_per_node": self.nics_per_node,
         }
+        nics = {"nics_per_node": self.nics_per_node}
         fractions = {
             "nic_efficiency": self.nic_efficiency,
             "usable_memory_fraction": self.usable_memory_fraction,
@@ -101,10 +107,16 @@ class Cluster:
             [
                 *name_problems(self.name, where="cluster"),
                 *_outside(where, counts, least=1),
+                *_outside(where, nics, least=1, most=MAX_DEVICES),
                 *_outside(where, fractions, above=0.0, most=1.0),
-                *_outside(where, latencies, least=0),
-                *_outside(where, bandwidth, above=0.0),
-                *_outside(where, {"oversubscription": self.oversubscription}, least=1),
+                *_outside(where, latencies, least=0, most=_MAX_LATENCY_S),
+                *_outside(where, bandwidth, least=_LEAST_RATE, most=_MAX_RATE),
+                *_outside(
+                    where,
+                    {"oversubscription": self.oversubscription},
+                    least=1,
+                    most=_MAX_OVERSUBSCRIPTION,
+                ),
             ]
         )
         _refuse(self._misfits(where))
@@ -175,5 +187,6 @@ def _outside(
     limits.append(f"at most {most:g}" if most < sys.float_info.max else "finite")
     for name, figure in figures.items():
         if not (figure >= least and figure > above and figure <= most):
-            message = f"{where}: must be {' and '.join(limits)}, not {figure:g}"
+            shown = f"{min(figure, sys.float_info.max):g}"  # an integer may be beyond floats
+            message = f"{where}: must be {' and '.join(limits)}, not {shown}"
             yield Problem(path=name, message=message)

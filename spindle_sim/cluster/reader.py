@@ -13,7 +13,7 @@ from spindle_sim.cluster.hardware import Cluster, Gpu
 from spindle_sim.diagnosis import refuse, validate
 from spindle_sim.errors import InputError, Problem, suggestion
 from spindle_sim.units import parse_bandwidth, parse_bytes, parse_duration, parse_flops
-from spindle_sim.yamlfile import YamlFile, read_yaml
+from spindle_sim.yamlfile import FieldPath, YamlFile, read_yaml
 
 __all__ = ["cluster_schema", "load_cluster"]
 
@@ -80,6 +80,11 @@ class _ClusterFields:
 # What the fields of `Cluster` and `Gpu` are called in a file, where the names differ.
 _FILE_NAMES = {
     "num_nodes": "nodes",
+    "memory_bytes": "gpu.memory",
+    "memory_bandwidth_bytes_per_s": "gpu.memory_bandwidth",
+    "peak_flops": "gpu.peak",
+    "link_bandwidth_bytes_per_s": "gpu.link_bandwidth",
+    "collective_bandwidth_bytes_per_s": "gpu.collective_bandwidth",
     "nic_bandwidth_bytes_per_s": "nic_bandwidth",
     "link_latency_s": "link_latency",
     "network_latency_s": "network_latency",
@@ -100,12 +105,18 @@ def load_cluster(path: str | Path) -> Cluster:
     except InputError as error:
         refuse(
             file.problem(
-                (_FILE_NAMES.get(problem.path, problem.path),) if problem.path else (),
+                _file_path(problem.path),
                 problem.message,
             )
             for problem in error.problems
         )
         raise
+
+
+def _file_path(field_path: str) -> FieldPath:
+    """Give where a field of `Cluster` or `Gpu` stands in a file."""
+    name = _FILE_NAMES.get(field_path, field_path)
+    return tuple(name.split(".")) if name else ()
 
 
 def cluster_schema() -> dict[str, Any]:

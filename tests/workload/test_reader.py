@@ -149,6 +149,8 @@ def test_every_wrong_name_is_a_problem_with_its_path(write: Callable[[str], Path
         ("batch_size: 1e2", "batch_size:", 14, "batch_size", "no value"),
         ("batch_size: 1e2\n", "\n", 13, "batch_size", "required"),
         ("name: tiny", "name: !!python/object:os.system x", 1, "name", "tag"),
+        ("kind: projection", "kind: [projection]", 11, ".operator", "kind"),
+        ("kind: projection", "kind: {a: b}", 11, ".operator", "kind"),
         ("kind: projection, ", "", 11, ".operator", "known are: contrastive_loss, custom"),
         ("frozen: true", "norm: 1", 9, "modules[1].norm", "unknown field"),
     ],

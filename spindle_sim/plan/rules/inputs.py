@@ -54,9 +54,9 @@ def check_sizes(plan: Plan) -> Iterator[Violation]:
 def _numbers(plan: Plan) -> Iterator[tuple[str, str, float]]:
     yield "plan", "optimum_s", plan.optimum_s
     for number, group in enumerate(plan.parameter_groups):
-        for item in group.parameter_sets:
+        for part in group.parameter_sets:
             for name in ("first_op", "num_ops"):
-                yield f"parameter group {number}", name, getattr(item, name)
+                yield f"parameter group {number}", name, getattr(part, name)
     sections: tuple[tuple[str, tuple[object, ...]], ...] = (
         ("metaop", plan.metaops),
         ("slice", plan.slices),
