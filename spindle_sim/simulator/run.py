@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, log1p, sqrt
 
 import numpy as np
 import simpy
@@ -66,12 +66,12 @@ def simulate(
 
     `overlap_sync` lets parameter groups synchronize in buckets of about `bucket_bytes`, each as
     soon as its gradients are complete; computing beside it takes `overlap_slowdown` times as long.
-    `jitter` multiplies every compute duration by lognormal noise of that sigma, drawn
-    from `seed`. Without `network` transfers and collectives are free. Same arguments, same result
-    to the bit.
+    `jitter` multiplies every compute duration by lognormal noise of mean 1 and that standard
+    deviation, drawn from `seed`. Without `network` transfers and collectives are free. Same
+    arguments, same result to the bit.
 
     Raises:
-        UsageError: `jitter` is negative, `bucket_bytes` 0 or less, or `overlap_slowdown` below 1.
+        UsageError: `jitter` isn't 0 to 1, `bucket_bytes` not above 0, `overlap_slowdown` below 1.
         PlanError: order and flows of the plan form a cycle.
     """
     _check(jitter, bucket_bytes, overlap_slowdown)
@@ -96,8 +96,8 @@ def simulate(
 
 
 def _check(jitter: float, bucket_bytes: float, overlap_slowdown: float) -> None:
-    if not jitter >= 0:
-        raise UsageError(f"jitter is {jitter}; give 0 (none) or more, such as 0.05")
+    if not 0 <= jitter <= 1:
+        raise UsageError(f"jitter is {jitter}; give 0 (none) to 1, such as 0.05")
     if not bucket_bytes > 0:
         raise UsageError(f"bucket_bytes is {bucket_bytes}; give more than 0, such as 200e6")
     if not 1 <= overlap_slowdown < inf:
@@ -128,9 +128,12 @@ def _world(plan: Plan, *, network: bool, slowdown: float) -> World:
 
 
 def _noise(count: int, jitter: float, seed: int) -> list[float]:
+    """Give factors of mean 1 and standard deviation `jitter`, lognormal: above 0."""
     if not jitter:
         return [1.0] * count
-    return [float(x) for x in np.random.default_rng(seed).lognormal(0.0, jitter, count)]
+    variance = log1p(jitter**2)  # of the factors' logarithm
+    rng = np.random.default_rng(seed)
+    return [float(x) for x in rng.lognormal(-variance / 2, sqrt(variance), count)]
 
 
 def _start_operations(

@@ -1,6 +1,7 @@
 """Whole iterations: examples by hand, and what must hold for any plan."""
 
 from dataclasses import replace
+from statistics import mean, stdev
 
 import pytest
 from hypothesis import given, settings
@@ -142,9 +143,33 @@ def test_jitter_changes_the_times_and_the_seed_decides_how() -> None:
     assert first != simulate(plan)
 
 
-def test_negative_jitter_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"jitter is -0\.1"):
-        simulate(seeded_plan(1), jitter=-0.1)
+@pytest.mark.parametrize("jitter", [0.05, 0.3, 1.0])
+def test_jitter_is_the_relative_standard_deviation_and_lengthens_nothing_on_average(
+    jitter: float,
+) -> None:
+    plan = make_plan(
+        make_workload({"t": ("a",)}),
+        make_cluster(1, 1),
+        [Part(metaop="t/a/x", devices=(0,), forward_s=3.0, backward_s=5.0)],
+    )
+    count = 2000
+    factors = {Phase.FORWARD: [], Phase.BACKWARD: []}  # type: dict[Phase, list[float]]
+    for seed in range(count):
+        for span in compute(simulate(plan, jitter=jitter, seed=seed)):
+            planned_s = 3.0 if span.phase is Phase.FORWARD else 5.0
+            factors[span.phase].append(span.duration_s / planned_s)
+    for drawn in factors.values():
+        assert len(drawn) == count
+        assert min(drawn) > 0.0
+        # Four standard errors of the mean; of the deviation, whose error grows with the tail.
+        assert mean(drawn) == pytest.approx(1.0, abs=4 * jitter / count**0.5)
+        assert stdev(drawn) == pytest.approx(jitter, rel=0.07 if jitter < 1 else 0.2)
+
+
+@pytest.mark.parametrize("jitter", [-0.1, 1.001, float("nan"), float("inf")])
+def test_jitter_that_is_no_share_is_refused(jitter: float) -> None:
+    with pytest.raises(UsageError, match=f"jitter is {jitter}"):
+        simulate(seeded_plan(1), jitter=jitter)
 
 
 def test_a_plan_that_cannot_finish_is_refused() -> None:
