@@ -3,6 +3,7 @@
 from dataclasses import asdict
 
 from spindle_sim.cli.console import new_table, print_json, stdout_console
+from spindle_sim.cli.fitting import print_table
 from spindle_sim.cli.options import JsonOutput
 from spindle_sim.cli.rows import workload_row
 
@@ -28,13 +29,13 @@ def workloads(*, json: JsonOutput = False) -> None:
                 f"{task.batch_size}",
                 ", ".join(dict.fromkeys(use.module for use in task.uses)),
             )
-        console.print(table)
+        print_table(console, table)
         modules = new_table("", "Module", "Parameters", "")
         for module in workload.modules:
             modules.add_row(
                 module.name, f"{module.parameters:,}", "frozen" if module.frozen else ""
             )
-        console.print(modules)
+        print_table(console, modules)
         console.print(workload.note, soft_wrap=True)
         console.print()
 
@@ -60,7 +61,7 @@ def gpus(*, json: JsonOutput = False) -> None:
             f"{gpu.link_bandwidth_bytes_per_s / 1e9:.0f}",
             f"{gpu.collective_bandwidth_bytes_per_s / 1e9:.0f}",
         )
-    console.print(table)
+    print_table(console, table)
     console.print("Peak is dense bf16; links are one direction, to all peers together. Sources:")
     for key, gpu in GPUS.items():
         console.print(f"{key}: {gpu.source}", soft_wrap=True)

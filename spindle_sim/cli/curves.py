@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spindle_sim.cli.console import new_table, print_json, stdout_console
+from spindle_sim.cli.fitting import print_table
 from spindle_sim.cli.inputs import read_profile, read_workload
 from spindle_sim.cli.options import (
     BatchScale,
@@ -137,5 +138,5 @@ def _print(rows: list[tuple["MetaNode", "ScalingCurve"]], profile_name: str) -> 
             *cells,
             f"{gain:.1f}x" if gain is not None else "-",
         )
-    console.print(table)
+    print_table(console, table)
     console.print(f"Times: {profile_name}. Only powers of two are shown; --json gives every n.")

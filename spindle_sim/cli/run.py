@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spindle_sim.cli.console import new_table, print_json, stdout_console
+from spindle_sim.cli.fitting import print_table
 from spindle_sim.cli.options import JsonOutput, PlanFile, Seed, integer_parser, number_parser
 from spindle_sim.cli.outputs import check_outputs
 from spindle_sim.cli.validate import load_valid_plan
@@ -24,6 +25,7 @@ _FIGURES = (
     ("Iteration", "iteration_s"),
     ("Forward+backward", "forward_backward_s"),
     ("Synchronization", "sync_s"),
+    ("Optimizer", "optimizer_s"),
     ("Send/receive", "send_recv_s"),
     ("Idle", "idle_s"),
 )
@@ -177,6 +179,11 @@ def _figures(plan: "Plan", timeline: "Timeline") -> dict[str, float]:
     return {field: float(getattr(summary, field)) for _, field in _FIGURES}
 
 
+def _parts(figures: dict[str, float]) -> dict[str, float]:
+    """Give the figures with the optimizer step apart from the synchronization."""
+    return {**figures, "sync_s": figures["sync_s"] - figures["optimizer_s"]}
+
+
 def _slice_rows(
     plan: "Plan", simulated: "Timeline", executed: "Timeline"
 ) -> list[dict[str, object]]:
@@ -210,7 +217,8 @@ def _print(
     from spindle_sim.units import format_duration
 
     console = stdout_console()
-    ours, theirs = _figures(plan, simulated), _figures(plan, execution.timeline)
+    ours = _parts(_figures(plan, simulated))
+    theirs = _parts(_figures(plan, execution.timeline))
     how = "emulated" if options.emulate else "executed"
     table = new_table(
         f"One iteration of {plan.strategy} for {plan.workload.name} on"
@@ -223,11 +231,11 @@ def _print(
     for name, field in _FIGURES:
         ratio = f"{ours[field] / theirs[field]:.3f}" if theirs[field] else "-"
         table.add_row(name, format_duration(ours[field]), format_duration(theirs[field]), ratio)
-    console.print(table)
+    print_table(console, table)
     if execution.losses and execution.losses[-1]:
         losses = new_table("Losses", "", "first step", "last step")
         for task, loss in execution.losses[-1].items():
             losses.add_row(task, f"{execution.losses[0][task]:.4f}", f"{loss:.4f}")
-        console.print(losses)
+        print_table(console, losses)
     if not options.emulate:
         console.print(f"Simulated for {plan.cluster.gpu.name} ({plan.profile}), not for this host.")

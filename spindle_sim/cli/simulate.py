@@ -7,6 +7,7 @@ import typer
 
 from spindle_sim.cli.comparison import Result, SimulationOptions, simulate_plan
 from spindle_sim.cli.console import new_table, print_json, progress, stdout_console
+from spindle_sim.cli.fitting import print_table
 from spindle_sim.cli.inputs import read_profile
 from spindle_sim.cli.options import Jitter, JsonOutput, OverlapSync, PlanFile, Report, Seed
 from spindle_sim.cli.outputs import check_outputs
@@ -117,7 +118,7 @@ def _print_json(plan: "Plan", result: Result, options: SimulationOptions) -> Non
 
 
 def _print(plan: "Plan", result: Result) -> None:
-    from spindle_sim.cli.tables import print_idle, print_inputs, print_note, print_trust
+    from spindle_sim.cli.tables import excess, print_idle, print_inputs, print_note, print_trust
     from spindle_sim.units import format_bytes, format_duration
 
     console = stdout_console()
@@ -127,18 +128,19 @@ def _print(plan: "Plan", result: Result) -> None:
     for name, value in (
         ("Iteration", format_duration(summary.iteration_s)),
         ("Forward+backward", format_duration(summary.forward_backward_s)),
-        ("Synchronization", format_duration(summary.sync_s)),
+        ("Synchronization", format_duration(summary.sync_s - summary.optimizer_s)),
+        ("Optimizer", format_duration(summary.optimizer_s)),
         ("Send/receive", format_duration(summary.send_recv_s)),
         ("Idle", format_duration(summary.idle_s)),
         ("Samples/s", f"{summary.samples_per_s:.1f}"),
         ("Model PFLOP/s", f"{summary.model_flops_per_s / 1e15:.3f}"),
         ("Utilization", f"{summary.utilization:.1%}"),
-        ("Compute over optimum", f"{result.compute_s / plan.optimum_s - 1:+.1%}"),
+        ("Compute over optimum", excess(result.compute_s, plan.optimum_s)),
         ("Peak memory of a device", format_bytes(summary.peak_memory_bytes)),
         ("GPU-hours", f"{summary.gpu_hours_per_iteration:.6f}"),
     ):
         table.add_row(name, value)
-    console.print(table)
+    print_table(console, table)
     print_note(console, plan.strategy, result)
     print_idle(console, plan.strategy, result)
     print_trust(console, plan.profile, plan.workload)

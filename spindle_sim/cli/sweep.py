@@ -12,6 +12,7 @@ import typer
 
 from spindle_sim.cli.comparison import SimulationOptions
 from spindle_sim.cli.console import new_table, print_json, progress, stdout_console
+from spindle_sim.cli.fitting import print_table
 from spindle_sim.cli.grid import PointOptions, read_axes, read_points
 from spindle_sim.cli.inputs import check_placement, read_profile, read_strategies
 from spindle_sim.cli.options import JsonOutput, OverlapSync, Placement, Profile, Seed
@@ -145,7 +146,7 @@ def _print(rows: "Rows", csv_path: str | None) -> None:
 
     console = stdout_console()
     axes = [name.replace("_", " ").capitalize() for name, _ in rows[0][0].labels]
-    table = new_table("", *axes, "Iteration", "Samples/s", "Util.", "Sync", "Idle", "Memory")
+    table = new_table("", *axes, "Iteration", "Samples/s", "Util.", "Sync+opt.", "Idle", "Memory")
     for point, result in rows:
         labels, figures = [value for _, value in point.labels], result.figures
         if figures is None:
@@ -160,7 +161,7 @@ def _print(rows: "Rows", csv_path: str | None) -> None:
             f"{figures.idle_s / figures.iteration_s:.0%}",
             format_bytes(figures.peak_memory_bytes),
         )
-    console.print(table)
+    print_table(console, table, num_names=len(axes))
     for point, result in rows:
         if result.error:
             console.print(f"{point.name}: no plan: {result.error}", soft_wrap=True)

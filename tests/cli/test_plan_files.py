@@ -85,7 +85,13 @@ def test_simulate_gives_what_compare_gives(plan_file: Path) -> None:
 
 def test_simulate_prints_a_table(plan_file: Path) -> None:
     printed = run("simulate", str(plan_file)).stdout
-    for name in ("Iteration", "Synchronization", "Utilization", "Peak memory of a device"):
+    for name in (
+        "Iteration",
+        "Synchronization",
+        "Optimizer",
+        "Utilization",
+        "Peak memory of a device",
+    ):
         assert name in printed
 
 
