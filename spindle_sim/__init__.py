@@ -8,8 +8,8 @@ alone; `SpindleError` for whatever a user can get wrong. Each is imported on fir
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as checkers know it; importing `typing` would take as long as all the rest
 if TYPE_CHECKING:
     from spindle_sim.cluster import parse_cluster
     from spindle_sim.errors import SpindleError

@@ -68,6 +68,7 @@ OPTIONS = {
         "--emulate",
         "--time-scale",
         "--dtype",
+        "--clip-norm",
         "--timeout",
         "--seed",
         "--timeline",
@@ -300,6 +301,66 @@ def test_a_reader_that_goes_away_is_met_in_silence() -> None:
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == entry.EXIT_BROKEN_PIPE
+
+
+@pytest.mark.parametrize("delay_s", [0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.2])
+def test_an_interrupt_at_any_moment_exits_130_and_says_so(delay_s: float, tmp_path: Path) -> None:
+    # It may fall into imports, planning or simulation; the whole takes seconds.
+    with subprocess.Popen(
+        [sys.executable, "-m", "spindle_sim", "compare", "ofasys", "--cluster", "a800:16x8"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+    ) as process:
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGINT)
+        printed, told = process.communicate(timeout=60)
+    assert process.returncode == entry.EXIT_INTERRUPTED
+    assert (printed, told) == (b"", b"interrupted\n")
+
+
+@pytest.mark.parametrize("during", ["typer", "spindle_sim.errors", "spindle_sim.cli.compare"])
+def test_an_interrupt_during_any_import_exits_130_without_a_traceback(during: str) -> None:
+    program = (
+        "import builtins, signal\n"
+        "imported = builtins.__import__\n"
+        "def trap(name, *rest, **more):\n"
+        f"    if name == {during!r}:\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "    return imported(name, *rest, **more)\n"
+        "builtins.__import__ = trap\n"
+        "from spindle_sim.cli import main\n"
+        "main(['gpus'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == entry.EXIT_INTERRUPTED
+    assert (done.stdout, done.stderr) == (b"", b"interrupted\n")
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize(
+    "arguments", [["gpus"], ["schema", "plan"], ["--help"], ["compare", *TINY, "--json"]]
+)
+def test_a_full_disk_behind_stdout_is_told_in_one_line(arguments: list[str]) -> None:
+    with FULL.open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "spindle_sim", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == entry.EXIT_NO_OUTPUT
+    assert done.stderr == b"error: can't write the output: no space left on device\n"
+
+
+def test_a_closed_stdout_is_told_in_one_line() -> None:
+    command = f"{sys.executable} -m spindle_sim gpus >&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
+    assert done.returncode == entry.EXIT_NO_OUTPUT
+    assert done.stderr == b"error: can't write the output: stdout is closed\n"
 
 
 def test_an_interrupt_exits_130_without_a_traceback() -> None:

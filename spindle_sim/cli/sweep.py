@@ -92,6 +92,10 @@ def sweep(
         _print_json(rows, options)
     else:
         _print(rows, csv)
+    _require_one(rows)
+
+
+def _require_one(rows: "Rows") -> None:
     if all(result.figures is None for _, result in rows):
         raise InfeasibleError("no feasible plan at any point of the sweep")
 
