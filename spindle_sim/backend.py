@@ -32,7 +32,8 @@ class ExecutionOptions:
     """How a plan is executed on real devices.
 
     With `emulate` each slice's computation is replaced by waiting for `time_scale` times its
-    planned time; messages and groups are real. No message or collective may take `timeout_s`.
+    planned time; messages and groups are real. Gradients whose norm over all ranks is above
+    `clip_norm` are scaled to it. No message or collective may take `timeout_s`.
     """
 
     iterations: int = 3
@@ -40,6 +41,7 @@ class ExecutionOptions:
     time_scale: float = 1.0
     dtype: str = "float32"
     seed: int = 0
+    clip_norm: float | None = None
     timeout_s: float = 120.0
 
 

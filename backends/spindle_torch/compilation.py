@@ -1,7 +1,8 @@
 """A plan compiled into one program per rank (localization, section 3.6); pure, no torch.
 
 There is one global order of everything: operations in the order of `plan/schedule.py`, behind each
-the messages with its output, then the parameter groups, then the optimizer. Each rank runs the part
+the messages with its output, then the parameter groups, then the norm of all gradients where they
+are clipped, then the optimizer. Each rank runs the part
 of it that concerns it. As every rank posts its messages in that one order, messages between two
 ranks match without tags, which NCCL doesn't have.
 """
@@ -15,6 +16,7 @@ from spindle_torch.intervals import pieces
 from spindle_torch.pool import parameter_pool
 from spindle_torch.program import (
     Batch,
+    Clip,
     Compute,
     Copy,
     Instruction,
@@ -27,8 +29,11 @@ from spindle_torch.program import (
 __all__ = ["collective_groups", "compile_plan"]
 
 
-def compile_plan(plan: Plan) -> tuple[Program, ...]:
-    """Give the program of every device of the plan's cluster, in order of device."""
+def compile_plan(plan: Plan, *, clip: bool = False) -> tuple[Program, ...]:
+    """Give the program of every device of the plan's cluster, in order of device.
+
+    With `clip` gradients are clipped by the norm over all devices.
+    """
     listed: list[list[Instruction]] = [[] for _ in range(plan.cluster.num_devices)]
     metaops, outputs = plan.metaop_by_id(), _outputs(plan)
     for operation in operation_order(plan):
@@ -45,8 +50,10 @@ def compile_plan(plan: Plan) -> tuple[Program, ...]:
         for device in group.devices:
             if len(group.devices) > 1:
                 listed[device].append(Synchronize(group=index, devices=group.devices))
+    everyone = tuple(range(plan.cluster.num_devices))
+    ends: tuple[Instruction, ...] = (Clip(devices=everyone), Step()) if clip else (Step(),)
     return tuple(
-        Program(rank=rank, instructions=(*instructions, Step()))
+        Program(rank=rank, instructions=(*instructions, *ends))
         for rank, instructions in enumerate(listed)
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from spindle_sim.errors import PlanError
-from spindle_torch.program import Batch, Compute, Instruction, Message, Program, Synchronize
+from spindle_torch.program import Batch, Clip, Compute, Instruction, Message, Program, Synchronize
 
 __all__ = ["Stuck", "check_programs", "find_stuck"]
 
@@ -136,7 +136,7 @@ class _Run:
 
 
 def _groups(rank: int, instruction: Instruction) -> tuple[tuple[int, ...], ...]:
-    if isinstance(instruction, Synchronize):
+    if isinstance(instruction, Synchronize | Clip):
         return (instruction.devices,)
     if isinstance(instruction, Compute):
         return tuple(group for group in instruction.collectives if rank in group)

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-__all__ = ["Drawer", "drawn_normal", "drawn_tokens"]
+__all__ = ["Drawer", "Shard", "drawn_normal", "drawn_tokens"]
+
+
+class Shard(nn.Parameter):
+    """One of several parts of a parameter; what isn't divided is whole on each shard."""
 
 
 def drawn_normal(name: str, seed: int, shape: Sequence[int]) -> torch.Tensor:
@@ -51,10 +55,12 @@ class Drawer:
         return self._parameter(torch.full(tuple(shape), value, dtype=torch.float64), divided)
 
     def _parameter(self, whole: torch.Tensor, divided: int | None) -> nn.Parameter:
-        if divided is not None:
+        kind = nn.Parameter
+        if divided is not None and self.size > 1:
             whole = whole.chunk(self.size, dim=divided)[self.rank]
+            kind = Shard
         own = whole.to(dtype=self.dtype, device=self.device, copy=True).contiguous()
-        return nn.Parameter(own, requires_grad=self.trained)
+        return kind(own, requires_grad=self.trained)
 
 
 def _generator(name: str, seed: int) -> torch.Generator:

@@ -5,6 +5,7 @@ for where they are needed. What is sent is kept, untouched, until it is sent. Ba
 slice by slice: autograd alone would run it in an order of its own on each rank.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from spindle_torch.groups import Groups
 from spindle_torch.intervals import held_samples
 from spindle_torch.program import (
     Batch,
+    Clip,
     Compute,
     Copy,
     Instruction,
@@ -30,6 +32,7 @@ from spindle_torch.work import Work
 
 __all__ = ["Engine"]
 
+_NORM_EPSILON = 1e-6
 _Key = tuple[str, bool]  # a slice and whether it is its backward
 
 
@@ -55,7 +58,8 @@ class _Sent:
 class Engine:
     """One rank of a run. `current` is the instruction being run, `is_waiting` whether for others.
 
-    `clock_s` gives seconds on a clock that all ranks share.
+    `clock_s` gives seconds on a clock that all ranks share, `clip_norm` is the largest norm that
+    the gradients may have if the program clips them.
     """
 
     plan: Plan
@@ -63,6 +67,7 @@ class Engine:
     work: Work
     groups: Groups
     clock_s: Callable[[], float]
+    clip_norm: float = math.inf
     current: Instruction | None = None
     is_waiting: bool = False
     _events: list[Event] = field(default_factory=list)
@@ -109,6 +114,8 @@ class Engine:
                 self._post(instruction)
             case Synchronize():
                 self._synchronize(instruction)
+            case Clip():
+                self._clip()
             case Step():
                 start_s = self.clock_s()
                 self.work.step()
@@ -214,6 +221,20 @@ class Engine:
             )
         )
         self.work.take_gradient(instruction.group, total)
+
+    def _clip(self) -> None:
+        """Scale the gradients of all ranks to a norm of `clip_norm`, if theirs is larger."""
+        total = self.work.squared_norm()
+        start_s = self.clock_s()
+        self.is_waiting = True
+        dist.all_reduce(total)
+        self.is_waiting = False
+        # As torch does: with something added, so that a norm of 0 divides nothing by nothing.
+        factor = self.clip_norm / (math.sqrt(total.item()) + _NORM_EPSILON)
+        if factor < 1:
+            self.work.scale_gradients(factor)
+        size_bytes = float(total.numel() * total.element_size())
+        self._note(Kind.SYNC, Phase.SYNC, start_s, size_bytes=size_bytes)
 
     def _finish_sends(self, key: _Key) -> None:
         sent = self._sent.pop(key, None)

@@ -72,6 +72,7 @@ def _command(
         f"--dtype={options.dtype}",
         f"--seed={options.seed}",
         f"--timeout={options.timeout_s}",
+        *([] if options.clip_norm is None else [f"--clip-norm={options.clip_norm}"]),
         *(["--emulate"] if options.emulate else []),
     ]
 

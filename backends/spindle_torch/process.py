@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--emulate", action="store_true", help="wait instead of computing")
     parser.add_argument("--time-scale", type=float, default=defaults.time_scale)
     parser.add_argument("--dtype", choices=("float32", "float64"), default=defaults.dtype)
+    parser.add_argument("--clip-norm", type=float, help="largest norm of all gradients")
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--timeout", type=float, default=defaults.timeout_s, help="seconds")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
@@ -81,6 +82,7 @@ def _worker_options(options: argparse.Namespace) -> WorkerOptions:
             emulate=options.emulate,
             time_scale=options.time_scale,
             dtype=options.dtype,
+            clip_norm=options.clip_norm,
             seed=options.seed,
             timeout_s=options.timeout,
         ),

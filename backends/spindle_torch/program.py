@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from spindle_torch.intervals import Piece
 
-__all__ = ["Batch", "Compute", "Copy", "Instruction", "Message", "Program", "Step", "Synchronize"]
+__all__ = [
+    "Batch",
+    "Clip",
+    "Compute",
+    "Copy",
+    "Instruction",
+    "Message",
+    "Program",
+    "Step",
+    "Synchronize",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +86,16 @@ class Synchronize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Clip:
+    """The norm of all gradients over these devices, and their scaling where it is too large."""
+
+    devices: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return "gradient clipping"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """The optimizer's step on this rank's parameters."""
 
@@ -83,7 +103,7 @@ class Step:
         return "optimizer step"
 
 
-Instruction = Compute | Copy | Batch | Synchronize | Step
+Instruction = Compute | Copy | Batch | Synchronize | Clip | Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,12 +21,14 @@ def check_requirements(
     """Give the programs of a plan that can be run; `custom` are the shapes of the user's modules.
 
     Raises:
-        UsageError: there is no such dtype.
+        UsageError: there is no such dtype, or the norm isn't above 0.
         InputError: the workload doesn't say what an operator computes or how inputs are joined.
         PlanError: the programs would deadlock, or the plan wants what isn't there.
     """
     if options.dtype not in DTYPES:
         raise UsageError(f"no dtype {options.dtype!r}: they are {', '.join(DTYPES)}")
+    if options.clip_norm is not None and not options.clip_norm > 0:
+        raise UsageError(f"--clip-norm {options.clip_norm}: give a norm above 0")
     if not options.emulate:
         sites(plan.workload, custom)
         if plan.zero1:
@@ -34,6 +36,6 @@ def check_requirements(
                 "the plan divides optimizer states over each parameter group (ZeRO-1), which this"
                 " backend doesn't do yet; emulate it, or plan for devices with more memory"
             )
-    programs = compile_plan(plan)
+    programs = compile_plan(plan, clip=options.clip_norm is not None)
     check_programs(programs)
     return programs

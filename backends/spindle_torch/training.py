@@ -9,6 +9,7 @@ from spindle_sim.errors import PlanError
 from spindle_sim.estimate.memory import PARAMETER_BYTES
 from spindle_sim.plan import Backward, MetaOp, Plan, Slice
 from spindle_torch.data import DataSource
+from spindle_torch.drawing import Shard
 from spindle_torch.groups import Groups
 from spindle_torch.intervals import held_samples
 from spindle_torch.model import CustomOperator, LocalModel, SliceCall, local_model
@@ -135,6 +136,30 @@ class Training:
             end = begin + parameter.numel()
             parameter.grad = total[begin:end].view_as(parameter)
             begin = end
+
+    def squared_norm(self) -> torch.Tensor:
+        """Give this rank's part of the squared norm of all gradients, in float64.
+
+        The first device of a group counts for all of them. Shards add up; what is whole on every
+        shard counts on the first.
+        """
+        total = torch.zeros(1, dtype=torch.float64, device=self.device)
+        for group in self.pool:
+            if group.devices[0] != self.rank:
+                continue
+            for key in group.operators:
+                for _, parameter in self.model.named_parameters(key):
+                    if key.shard == 0 or isinstance(parameter, Shard):
+                        total += _gradient(parameter).double().square().sum()
+        return total
+
+    def scale_gradients(self, factor: float) -> None:
+        """Multiply all gradients."""
+        for index, group in enumerate(self.pool):
+            if self.rank in group.devices:
+                for parameter in self._parameters(index):
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(factor)
 
     def step(self) -> None:
         """Step AdamW; a parameter that no sample touched has a gradient of zero."""

@@ -42,6 +42,14 @@ class Work(Protocol):
         """Put the summed gradients where the optimizer finds them."""
         ...
 
+    def squared_norm(self) -> torch.Tensor:
+        """Give this rank's part of the squared norm of all gradients, one number of float64."""
+        ...
+
+    def scale_gradients(self, factor: float) -> None:
+        """Multiply all gradients of this rank."""
+        ...
+
     def step(self) -> None:
         """Step the optimizer and forget the gradients."""
         ...

@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -86,6 +87,7 @@ def run_worker(
         work=wrap(_work(plan, groups, options, device)),
         groups=groups,
         clock_s=shared_clock(situation.rank, device),
+        clip_norm=math.inf if options.execution.clip_norm is None else options.execution.clip_norm,
     )
     situation.engine = engine
     execution = _iterate(plan, engine, options.execution, device)

@@ -60,6 +60,16 @@ TimeScale = Annotated[
     ),
 ]
 Dtype = Annotated[str, typer.Option(metavar="float32|float64", help="The precision of everything.")]
+ClipNorm = Annotated[
+    float | None,
+    typer.Option(
+        "--clip-norm",
+        metavar="NORM",
+        parser=number_parser("--clip-norm", above=0.0),
+        help="Scale the gradients to this norm, over all parameters, where it is larger.",
+        show_default=False,
+    ),
+]
 Timeout = Annotated[
     float,
     typer.Option(
@@ -90,6 +100,7 @@ def run(
     emulate: Emulate = False,
     time_scale: TimeScale = 1.0,
     dtype: Dtype = "float32",
+    clip_norm: ClipNorm = None,
     timeout: Timeout = 120.0,
     seed: Seed = 0,
     timeline: TimelineFile = None,
@@ -114,6 +125,7 @@ def run(
         time_scale=time_scale,
         dtype=dtype,
         seed=seed,
+        clip_norm=clip_norm,
         timeout_s=timeout,
     )
     execution = find_executor("torch").execute(loaded, options)

@@ -1,12 +1,51 @@
 """Small plans that the torch backend runs."""
 
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+
 from spindle_sim import make_plan, parse_cluster
+from spindle_sim.cluster import Cluster
+from spindle_sim.errors import PlanError
 from spindle_sim.plan import Plan
-from spindle_sim.workload import builtin_workload
+from spindle_sim.workload import Workload, builtin_workload
 from spindle_sim.workload.tiny import tiny
+from spindle_torch.compilation import compile_plan
+from tests.builders import make_memory
+from tests.random_plans import dealt_plan
+from tests.stated_plans import stated
 
 
 def tiny_plan(strategy: str = "spindle", ranks: int = 2) -> Plan:
     """Give two tiny contrastive tasks on one node."""
     workload = tiny(builtin_workload("multitask-clip")).with_first_tasks(2)
     return make_plan(workload, parse_cluster(f"a800:1x{ranks}"), strategy)
+
+
+def workloads() -> dict[str, Workload]:
+    """The three tiny workloads; frozen towers in two more."""
+    found = {}
+    for name, tasks in (("multitask-clip", 4), ("ofasys", 4), ("qwen-val", 3)):
+        found[name] = tiny(builtin_workload(name)).with_first_tasks(tasks)
+    for name, frozen in (("multitask-clip", "text"), ("qwen-val", "vision")):
+        modules = tuple(
+            replace(module, frozen=module.name == frozen) for module in found[name].modules
+        )
+        found[f"{name}-frozen"] = replace(found[name], modules=modules)
+    return found
+
+
+def dealt(
+    workload: Workload, cluster: Cluster, *, zero1: bool = False
+) -> Iterator[tuple[int, Plan]]:
+    """Give random plans that the backend takes, with or without ZeRO-1."""
+    for seed in count():
+        plan = stated(dealt_plan(random.Random(seed).choice, workload, cluster))
+        memory = make_memory(plan.metaops, plan.slices, plan.parameter_groups, zero1=plan.zero1)
+        plan = replace(plan, memory=memory)
+        with suppress(PlanError):  # a tied projection with another degree than its table's
+            compile_plan(plan)
+            if plan.zero1 == zero1:
+                yield seed, plan

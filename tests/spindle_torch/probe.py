@@ -2,9 +2,12 @@
 
     python probe.py FOLDER RANK RANKS
 
-One process for many plans, since starting torch takes longer than a tiny plan.
+One process for many plans, since starting torch takes longer than a tiny plan. What stands in
+PLAN.options (JSON: `steps`, `clip_norm`) is for runs in float64 alone.
 """
 
+import json
+import math
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
@@ -50,21 +53,29 @@ def named(training: Training) -> list[tuple[str, torch.nn.Parameter]]:
     ]
 
 
+def options(path: Path) -> dict[str, float]:
+    beside = path.with_suffix(".options")
+    found: dict[str, float] = json.loads(beside.read_text()) if beside.exists() else {}
+    return found
+
+
 def run(path: Path, rank: int, dtype: str) -> None:
     plan = load_plan(path)
+    given = options(path)
     device = torch.device("cpu")
     groups = make_groups(plan, rank, device, 60.0)
     training = make_training(plan, rank, groups, seed=0, dtype=getattr(torch, dtype), device=device)
     probe = Probe(training, {})
     engine = Engine(
         plan=plan,
-        program=compile_plan(plan)[rank],
+        program=compile_plan(plan, clip="clip_norm" in given)[rank],
         work=probe,  # type: ignore[arg-type]
         groups=groups,
         clock_s=shared_clock(rank, device),
+        clip_norm=given.get("clip_norm", math.inf),
     )
     found = []
-    for step in range(STEPS[dtype]):
+    for step in range(int(given.get("steps", STEPS[dtype]))):
         engine.run_iteration(step)
         found.append({"losses": training.losses(), "gradients": probe.gradients})
     parameters = {name: parameter.detach() for name, parameter in named(training)}
@@ -88,7 +99,7 @@ def main() -> None:
         offset_s = measured_offset_s(rank, 1, torch.device("cpu"))
         assert abs(offset_s) < 0.01, f"{offset_s} s"
     for path in sorted(folder.glob("*.json")):
-        for dtype in STEPS if path.stem.endswith("spindle") else ("float64",):
+        for dtype in STEPS if path.stem.endswith("spindle") and not options(path) else ("float64",):
             run(path, rank, dtype)
     dist.destroy_process_group()
 

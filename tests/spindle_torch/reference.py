@@ -44,6 +44,7 @@ class Reference:
     workload: Workload
     dtype: torch.dtype
     seed: int = 0
+    clip_norm: float | None = None
     layers: dict[str, nn.Module] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -69,17 +70,20 @@ class Reference:
                 yield f"{name}/{part}", parameter
 
     def step(self, number: int) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
-        """Run one training step; give the losses and the gradients."""
+        """Run one training step; give the losses and the gradients, clipped if they are to be."""
         data = DataSource(seed=self.seed, step=number, dtype=self.dtype, device=torch.device("cpu"))
         losses = {task.name: self._task_loss(task, data) for task in self.workload.tasks}
         self.optimizer.zero_grad()
         torch.autograd.backward(torch.stack(list(losses.values())).sum())
-        gradients = {}
-        for name, parameter in self.parameters():
-            if parameter.requires_grad:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                gradients[name] = parameter.grad.clone()
+        trained = {name: item for name, item in self.parameters() if item.requires_grad}
+        for parameter in trained.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        if self.clip_norm is not None:
+            nn.utils.clip_grad_norm_(list(trained.values()), self.clip_norm)
+        gradients = {
+            name: item.grad.clone() for name, item in trained.items() if item.grad is not None
+        }
         self.optimizer.step()
         return {name: loss.item() for name, loss in losses.items()}, gradients
 

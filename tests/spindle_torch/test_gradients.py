@@ -1,14 +1,9 @@
 """Losses, gradients and training steps of distributed runs equal those of one plain process."""
 
-import random
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +11,16 @@ import pytest
 import torch
 
 from spindle_sim import make_plan, parse_cluster
-from spindle_sim.cluster import Cluster
-from spindle_sim.errors import PlanError
 from spindle_sim.plan import Plan, save_plan, validate_plan
 from spindle_sim.planner import STRATEGIES
-from spindle_sim.workload import Workload, builtin_workload
-from spindle_sim.workload.tiny import tiny
-from spindle_torch.compilation import compile_plan
-from tests.builders import make_memory
-from tests.random_plans import dealt_plan
+from tests.spindle_torch.plans import dealt, workloads
 from tests.spindle_torch.random_models import random_model
 from tests.spindle_torch.reference import Reference
-from tests.stated_plans import stated
+from tests.spindle_torch.running import check_replicas, joined, run_probes
 
-PROBE = Path(__file__).parent / "probe.py"
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 RANDOM_MODELS = {1: range(2), 2: range(2, 10), 4: range(10, 18), 8: range(18, 20)}  # seeds
 STEPS = {"float32": 1, "float64": 2}
-
-
-def workloads() -> dict[str, Workload]:
-    """The three tiny workloads; frozen towers in two more."""
-    found = {}
-    for name, tasks in (("multitask-clip", 4), ("ofasys", 4), ("qwen-val", 3)):
-        found[name] = tiny(builtin_workload(name)).with_first_tasks(tasks)
-    for name, frozen in (("multitask-clip", "text"), ("qwen-val", "vision")):
-        modules = tuple(
-            replace(module, frozen=module.name == frozen) for module in found[name].modules
-        )
-        found[f"{name}-frozen"] = replace(found[name], modules=modules)
-    return found
 
 
 @dataclass(frozen=True)
@@ -70,62 +45,12 @@ def cases(ranks: int) -> Iterator[Case]:
         yield Case(f"random.{model}.dealt{seed}", f"random.{model}", plan)
 
 
-def dealt(workload: Workload, cluster: Cluster) -> Iterator[tuple[int, Plan]]:
-    """Give random plans that the backend takes."""
-    for seed in count():
-        plan = stated(dealt_plan(random.Random(seed).choice, workload, cluster))
-        memory = make_memory(plan.metaops, plan.slices, plan.parameter_groups, zero1=plan.zero1)
-        plan = replace(plan, memory=memory)
-        with suppress(PlanError):  # a tied projection with another degree than its table's
-            compile_plan(plan)
-            if not plan.zero1:
-                yield seed, plan
-
-
 @cache
 def reference(workload: str, dtype: str) -> list[tuple[dict[str, float], dict[str, torch.Tensor]]]:
     kind, _, seed = workload.partition(".")
     given = random_model(int(seed)) if kind == "random" else workloads()[workload]
     model = Reference(given, getattr(torch, dtype))
     return [model.step(number) for number in range(STEPS[dtype])]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads that wait for each other on busy cores take a hundred times as long."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def run_probes(folder: Path, ranks: int) -> None:
-    with ExitStack() as stack:
-        processes = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, str(PROBE), str(folder), str(rank), str(ranks)],
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for rank in range(ranks)
-        ]
-        ended = [process.communicate(timeout=280) for process in processes]
-    for process, (_, errors) in zip(processes, ended, strict=True):
-        assert process.returncode == 0, errors
-
-
-def joined(parts: dict[str, torch.Tensor], name: str, whole: torch.Tensor) -> torch.Tensor:
-    """Put the shards of a parameter together; whole ones are the same on every shard."""
-    shards = [parts[key] for key in sorted(key for key in parts if key.split("@")[0] == name)]
-    for dimension in range(whole.dim()):
-        total = sum(shard.shape[dimension] for shard in shards)
-        if total == whole.shape[dimension] and len(shards) > 1:
-            return torch.cat(shards, dim=dimension)
-    for shard in shards[1:]:
-        assert torch.allclose(shard, shards[0], rtol=1e-9, atol=1e-12), name
-    return shards[0]
 
 
 def check(case: Case, dtype: str, ranks: list[dict[str, Any]]) -> None:
@@ -153,13 +78,6 @@ def check(case: Case, dtype: str, ranks: list[dict[str, Any]]) -> None:
 def dtypes(case: str) -> tuple[str, ...]:
     """Give in which precision a case runs: float64 shows more, so float32 is for some only."""
     return ("float32", "float64") if case.endswith("spindle") else ("float64",)
-
-
-def check_replicas(ranks: list[dict[str, Any]]) -> None:
-    held: dict[str, torch.Tensor] = {}
-    for rank in ranks:
-        for name, parameter in rank["parameters"].items():
-            assert torch.equal(held.setdefault(name, parameter), parameter), name
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_a_run_gives_losses_and_the_simulators_order_on_every_device() -> None:
     plan = tiny_plan()
     backend = find_executor("torch")
     assert isinstance(backend, TorchBackend)
-    execution = backend.execute(plan, ExecutionOptions(iterations=4, timeout_s=60))
+    execution = backend.execute(plan, ExecutionOptions(iterations=4, clip_norm=0.5, timeout_s=60))
     assert len(execution.iterations_s) == len(execution.losses) == 4
     assert execution.timeline.iteration_s in execution.iterations_s[1:]
     first, *_, last = execution.losses

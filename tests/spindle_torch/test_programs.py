@@ -15,7 +15,15 @@ from spindle_sim.plan.schedule import operation_order
 from spindle_torch.compilation import compile_plan
 from spindle_torch.deadlock import check_programs, find_stuck
 from spindle_torch.pool import parameter_pool
-from spindle_torch.program import Batch, Compute, Instruction, Program, Step, Synchronize
+from spindle_torch.program import (
+    Batch,
+    Clip,
+    Compute,
+    Instruction,
+    Program,
+    Step,
+    Synchronize,
+)
 from tests.builders import Part, make_cluster, make_plan, make_workload
 from tests.random_plans import plans
 from tests.stated_plans import two_round_plan, two_task_plan
@@ -158,6 +166,19 @@ def test_two_groups_taken_in_another_order_are_found() -> None:
     stuck = find_stuck(with_instructions(programs, 0, [*before, two, one, step]))
     assert {item.rank for item in stuck} == {0, 1, 2, 3}
     assert "of its group never comes" in stuck[0].reason
+
+
+def test_all_ranks_meet_to_clip_and_one_that_does_not_is_found() -> None:
+    programs = compile_plan(handed_on_plan(), clip=True)
+    assert find_stuck(programs) == ()
+    for program in programs:
+        clip = program.instructions[-2]
+        assert isinstance(clip, Clip)
+        assert clip.devices == tuple(range(len(programs)))
+    kept = [item for item in programs[1].instructions if not isinstance(item, Clip)]
+    stuck = find_stuck(with_instructions(programs, 1, kept))
+    assert {item.rank for item in stuck} == set(range(len(programs))) - {1}
+    assert {item.reason for item in stuck} == {"rank 1 of its group never comes"}
 
 
 def test_what_is_stuck_is_said_with_rank_instruction_and_reason() -> None:

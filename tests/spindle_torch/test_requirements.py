@@ -32,3 +32,9 @@ def test_divided_optimizer_states_are_refused_unless_emulated() -> None:
 def test_another_precision_is_refused() -> None:
     with pytest.raises(UsageError, match="no dtype 'int8'"):
         check_requirements(tiny_plan(), ExecutionOptions(dtype="int8"), {})
+
+
+@pytest.mark.parametrize("norm", [0.0, -1.0, float("nan")])
+def test_a_norm_to_clip_at_that_is_not_above_0_is_refused(norm: float) -> None:
+    with pytest.raises(UsageError, match="give a norm above 0"):
+        check_requirements(tiny_plan(), ExecutionOptions(clip_norm=norm), {})

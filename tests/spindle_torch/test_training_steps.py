@@ -1,0 +1,153 @@
+"""Many training steps, and clipped ones: distributed runs stay with one plain process."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spindle_sim import make_plan, parse_cluster
+from spindle_sim.plan import Plan, save_plan
+from spindle_sim.planner import STRATEGIES
+from spindle_torch.pool import parameter_pool
+from tests.spindle_torch.plans import dealt, workloads
+from tests.spindle_torch.reference import Reference
+from tests.spindle_torch.running import check_replicas, joined, run_probes
+
+TOLERANCE = 1e-12
+MANY_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan, and how many steps of it are run."""
+
+    name: str
+    workload: str
+    plan: Plan
+    steps: int = 3
+    clip_norm: float | None = None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What one process has after its steps."""
+
+    losses: list[dict[str, float]]
+    gradients: list[dict[str, torch.Tensor]]
+    parameters: dict[str, torch.Tensor]
+
+
+@cache
+def trained(workload: str, steps: int, clip_norm: float | None = None) -> Trained:
+    model = Reference(workloads()[workload], torch.float64, clip_norm=clip_norm)
+    done = [model.step(number) for number in range(steps)]
+    return Trained(
+        losses=[losses for losses, _ in done],
+        gradients=[gradients for _, gradients in done],
+        parameters={name: parameter.detach() for name, parameter in model.parameters()},
+    )
+
+
+def norm(gradients: dict[str, torch.Tensor]) -> float:
+    return (
+        torch.stack([gradient.square().sum() for gradient in gradients.values()])
+        .sum()
+        .sqrt()
+        .item()
+    )
+
+
+def run(folder: Path, cases: list[Case], ranks: int) -> dict[str, list[dict[str, Any]]]:
+    """Run all cases in one launch; give what each rank leaves of each."""
+    for case in cases:
+        options: dict[str, float] = {"steps": case.steps}
+        if case.clip_norm is not None:
+            options["clip_norm"] = case.clip_norm
+        save_plan(case.plan, folder / f"{case.name}.json")
+        (folder / f"{case.name}.options").write_text(json.dumps(options))
+    run_probes(folder, ranks)
+    return {
+        case.name: [torch.load(folder / f"{case.name}.float64.{rank}.pt") for rank in range(ranks)]
+        for case in cases
+    }
+
+
+def whole(
+    ranks: list[dict[str, Any]], step: int, like: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Give the gradients of a step, put together from all ranks."""
+    parts = {
+        name: gradient
+        for rank in ranks
+        for name, gradient in rank["steps"][step]["gradients"].items()
+    }
+    return {name: joined(parts, name, gradient) for name, gradient in like.items()}
+
+
+@pytest.mark.slow
+def test_clipped_gradients_are_those_that_torch_clips_in_one_process(tmp_path: Path) -> None:
+    cluster = parse_cluster("a800:1x4")
+    cases = []
+    for name in ("multitask-clip", "qwen-val", "qwen-val-frozen"):
+        plan = next(
+            plan
+            for _, plan in dealt(workloads()[name], cluster)
+            if shares_shards(plan) and any(item.tp == 1 for item in plan.slices)
+        )
+        free = norm(trained(name, 1).gradients[0])
+        cases.append(Case(name=name, workload=name, plan=plan, clip_norm=free / 3))
+        cases.append(Case(name=f"{name}.free", workload=name, plan=plan, clip_norm=free * 100))
+    for name, ranks in run(tmp_path, cases, 4).items():
+        case = next(case for case in cases if case.name == name)
+        expected = trained(case.workload, case.steps, case.clip_norm)
+        assert case.clip_norm is not None
+        for step, gradients in enumerate(expected.gradients):
+            found = whole(ranks, step, gradients)
+            if not name.endswith(".free"):
+                assert norm(found) == pytest.approx(case.clip_norm, rel=1e-5)
+            for key, gradient in gradients.items():
+                error = (found[key] - gradient).norm().item()
+                assert error <= TOLERANCE * norm(gradients), f"{name}: step {step}: {key}"
+        check_replicas(ranks)
+
+
+def shares_shards(plan: Plan) -> bool:
+    """Tell whether several devices hold the same shard of two."""
+    return any(
+        len(group.devices) > 1 and any(key.num_shards > 1 for key in group.operators)
+        for group in parameter_pool(plan)
+    )
+
+
+@pytest.mark.slow
+def test_twenty_steps_of_every_strategy_stay_with_one_process(tmp_path: Path) -> None:
+    cluster = parse_cluster("a800:1x2")
+    cases = [
+        Case(
+            name=strategy,
+            workload="multitask-clip",
+            plan=make_plan(workloads()["multitask-clip"], cluster, strategy),
+            steps=MANY_STEPS,
+        )
+        for strategy in STRATEGIES
+    ]
+    expected = trained("multitask-clip", MANY_STEPS)
+    for name, ranks in run(tmp_path, cases, 2).items():
+        for step, losses in enumerate(expected.losses):
+            for task, loss in losses.items():
+                found = sum(rank["steps"][step]["losses"].get(task, 0.0) for rank in ranks)
+                assert found == pytest.approx(loss, rel=1e-10), f"{name}: step {step}: {task}"
+        parts = {key: item for rank in ranks for key, item in rank["parameters"].items()}
+        for key, parameter in expected.parameters.items():
+            error = (joined(parts, key, parameter) - parameter).norm().item()
+            if key.endswith("key_bias"):
+                # It shifts all of a query's scores alike: its gradient is 0 but for rounding, of
+                # which AdamW makes steps, so that there is nothing to be close to.
+                assert max(parameter.abs().max().item(), error) < 1e-8
+                continue
+            assert error <= 1e-10 * parameter.norm().item(), f"{name}: {key}: {error}"
+        check_replicas(ranks)
