@@ -4,17 +4,29 @@ Backends are found through the entry point group `spindle_sim.backends`, so that
 depends on what they need.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Protocol, runtime_checkable
 
 from spindle_sim.errors import UsageError, suggestion
+from spindle_sim.estimate.probe import Probe, Profiling
 from spindle_sim.plan import Plan
 from spindle_sim.timeline import Timeline
 
-__all__ = ["Backend", "Execution", "ExecutionOptions", "Executor", "find_executor"]
+__all__ = [
+    "Backend",
+    "Execution",
+    "ExecutionOptions",
+    "Executor",
+    "Profiler",
+    "ProfilingOptions",
+    "find_executor",
+    "find_profiler",
+]
 
 _GROUP = "spindle_sim.backends"
+_PROFILERS = "spindle_sim.profilers"
 
 
 class Backend(Protocol):
@@ -71,6 +83,52 @@ class Executor(Protocol):
             ExecutionError: a process failed; it says which one and why.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilingOptions:
+    """How operators are measured: on what, how long in all, and links between how many processes.
+
+    `num_processes` of 1 leaves links out.
+    """
+
+    device: str = "cpu"
+    dtype: str = "float32"
+    budget_s: float = 300.0
+    num_processes: int = 1
+
+
+class Profiler(Protocol):
+    """Measures operators on the device at hand; registered in `spindle_sim.profilers`."""
+
+    name: str
+
+    def profile(
+        self,
+        probes: Sequence[Probe],
+        options: ProfilingOptions,
+        advance: Callable[[str], None],
+    ) -> Profiling:
+        """Measure the probes, which come smallest first; `advance` is told each one's name.
+
+        Raises:
+            UsageError: what it needs isn't installed, or there is no such device or dtype.
+            ExecutionError: the processes that measure links failed.
+        """
+        ...
+
+
+def find_profiler(name: str) -> Profiler:
+    """Give the profiler that is registered under a name.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    found = entry_points(group=_PROFILERS)
+    if name not in found.names:
+        raise UsageError(f"no profiler {name!r} is installed; {suggestion(name, found.names)}")
+    profiler: Profiler = found[name].load()()
+    return profiler
 
 
 def find_executor(name: str) -> Executor:

@@ -26,11 +26,13 @@ from spindle_sim.errors import (
 ROOT = Path(__file__).parent.parent
 NETWORK = {"--nics-per-node", "--nic-bandwidth", "--oversubscription"}
 WORKLOAD = {"workload", "--tasks", "--cluster", "--batch-scale", "--profile", *NETWORK}
+MEASURING = {"--tiny", "--device", "--dtype", "--seconds", "--links", "--nproc", "--date", "-o"}
 # A new option is a promise: it is added here by hand.
 OPTIONS = {
     "": {"--version", "--install-completion", "--show-completion"},
     "compare": {
         *WORKLOAD,
+        "--tiny",
         "--strategies",
         "--placement",
         "--report",
@@ -75,7 +77,8 @@ OPTIONS = {
         "--trace",
         "--json",
     },
-    "curves": {*WORKLOAD, "--tensor-parallel", "--report", "--json"},
+    "profile": {*WORKLOAD - NETWORK - {"--profile"}, *MEASURING, "--output", "--json"},
+    "curves": {*WORKLOAD, "--tiny", "--tensor-parallel", "--report", "--json"},
     "workloads": {"--json"},
     "gpus": {"--json"},
     "schema": {"name"},

@@ -62,6 +62,7 @@ def test_the_command_lines_run_one_after_the_other(
     assert {path.name for path in tmp_path.iterdir()} == {
         "out.html",
         "plan.json",
+        "profile.json",
         "tiny.json",
         "trace.json",
         "workload.yaml",

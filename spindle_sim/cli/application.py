@@ -10,6 +10,7 @@ from spindle_sim.cli.compare import compare
 from spindle_sim.cli.curves import curves
 from spindle_sim.cli.init import init
 from spindle_sim.cli.plan import plan
+from spindle_sim.cli.profile import profile
 from spindle_sim.cli.run import run
 from spindle_sim.cli.schema import schema
 from spindle_sim.cli.simulate import simulate
@@ -36,6 +37,7 @@ def application() -> typer.Typer:
         validate,
         simulate,
         run,
+        profile,
         curves,
         workloads,
         gpus,

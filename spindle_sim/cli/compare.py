@@ -22,6 +22,7 @@ from spindle_sim.cli.options import (
     Report,
     Seed,
     Tasks,
+    Tiny,
 )
 from spindle_sim.cli.outputs import check_outputs
 from spindle_sim.errors import InfeasibleError
@@ -47,6 +48,7 @@ def compare(
     ] = None,
     *,
     tasks: Tasks = None,
+    tiny: Tiny = False,
     cluster: ClusterName = "a800:2x8",
     strategies: Annotated[
         str | None,
@@ -75,7 +77,7 @@ def compare(
     tasks = _DEFAULT_TASKS if workload is None and tasks is None else tasks
     comparison = Comparison(
         workload=read_workload(
-            _DEFAULT_WORKLOAD if workload is None else workload, tasks, batch_scale
+            _DEFAULT_WORKLOAD if workload is None else workload, tasks, batch_scale, tiny=tiny
         ),
         cluster=parse_cluster(
             cluster,

@@ -17,6 +17,7 @@ from spindle_sim.cli.options import (
     Profile,
     Report,
     Tasks,
+    Tiny,
     WorkloadName,
     integer_parser,
 )
@@ -33,6 +34,7 @@ def curves(
     workload: WorkloadName,
     *,
     tasks: Tasks = None,
+    tiny: Tiny = False,
     cluster: ClusterName = "a800:2x8",
     batch_scale: BatchScale = 1.0,
     tensor_parallel: Annotated[
@@ -56,7 +58,7 @@ def curves(
     from spindle_sim.estimate import Estimator
     from spindle_sim.planner.contract import contract
 
-    graph = contract(read_workload(workload, tasks, batch_scale))
+    graph = contract(read_workload(workload, tasks, batch_scale, tiny=tiny))
     estimator = Estimator(
         parse_cluster(
             cluster,

@@ -1,0 +1,197 @@
+"""One operator ready to be run again and again: the module that runs, with inputs of its shape.
+
+Collectives are left out: a shard's stand-in group does what the shard itself does around them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+from spindle_sim.estimate.probe import Probe
+from spindle_sim.plan import Backward
+from spindle_sim.workload import (
+    ContrastiveLoss,
+    Custom,
+    Embedding,
+    Projection,
+    TransformerLayer,
+)
+from spindle_torch.collectives import Members
+from spindle_torch.drawing import Drawer
+from spindle_torch.layers import (
+    ContrastiveModule,
+    EmbeddingModule,
+    ProjectionModule,
+    TransformerModule,
+)
+
+__all__ = ["Bench", "make_bench"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """An operator's forward, and the tensors whose gradients its backward may give."""
+
+    forward: Callable[[], torch.Tensor]
+    inputs: tuple[torch.Tensor, ...]
+    weights: tuple[torch.Tensor, ...]
+
+    @property
+    def backwards(self) -> tuple[Backward, ...]:
+        """The kinds of backward that it has, that of all gradients first."""
+        kinds = (Backward.FULL,) if self.inputs and self.weights else ()
+        if self.inputs:
+            kinds = (*kinds, Backward.INPUT_ONLY)
+        return (*kinds, Backward.WEIGHT_ONLY) if self.weights else kinds
+
+    def want(self, backward: Backward) -> None:
+        """Make autograd compute the gradients of one kind of backward, and no others."""
+        for tensor in self.inputs:
+            tensor.requires_grad_(backward is not Backward.WEIGHT_ONLY)
+        for tensor in self.weights:
+            tensor.requires_grad_(backward is not Backward.INPUT_ONLY)
+
+    def forget(self) -> None:
+        """Drop the gradients, so that the next backward doesn't add to them."""
+        for tensor in (*self.inputs, *self.weights):
+            tensor.grad = None
+
+
+def make_bench(probe: Probe, dtype: torch.dtype, device: torch.device) -> Bench:
+    """Make the operator's module, or shard 0 of `tp`, and inputs for its samples.
+
+    Raises:
+        InputError: the operator can't be divided by `tp`.
+    """
+    make = _Maker(probe=probe, dtype=dtype, device=device)
+    match probe.operator:
+        case TransformerLayer():
+            return _transformer(probe.operator, make)
+        case Embedding():
+            return _embedding(probe.operator, make)
+        case Projection():
+            return _projection(probe.operator, make)
+        case ContrastiveLoss():
+            return _contrastive(probe.operator, make)
+        case Custom():
+            raise AssertionError("a custom operator has no module")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Maker:
+    probe: Probe
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def drawer(self) -> Drawer:
+        return _QuickDrawer(
+            name=self.probe.name,
+            seed=0,
+            dtype=self.dtype,
+            device=self.device,
+            size=self.probe.tp,
+        )
+
+    @property
+    def tensor(self) -> Members | None:
+        return _stand_in(self.probe.tp)
+
+    def normal(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, dtype=self.dtype, device=self.device)
+
+    def tokens(self, *shape: int, below: int) -> torch.Tensor:
+        return torch.randint(below, shape, device=self.device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _QuickDrawer(Drawer):
+    """Draws in the wanted precision, on the device and one shard only: values play no part."""
+
+    def normal(
+        self, name: str, shape: Sequence[int], scale: float, *, divided: int | None = None
+    ) -> nn.Parameter:
+        del name
+        own = [
+            length // self.size if index == divided else length
+            for index, length in enumerate(shape)
+        ]
+        return nn.Parameter(scale * torch.randn(own, dtype=self.dtype, device=self.device))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StandIn(Members):
+    """A group whose other members are thought: what comes from them is what one has oneself."""
+
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        return [tensor for _ in self.ranks]
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.contiguous().clone()
+
+
+def _stand_in(size: int) -> Members | None:
+    if size == 1:
+        return None
+    no_group = cast("dist.ProcessGroup", None)
+    return _StandIn(group=no_group, ranks=tuple(range(size)), position=0)
+
+
+def _transformer(operator: TransformerLayer, make: _Maker) -> Bench:
+    probe, tensor = make.probe, make.tensor
+    module = TransformerModule(operator, make.drawer)
+    rows = make.normal(probe.samples, probe.tokens, operator.width)
+    if operator.context_width is None:
+        return _bench(lambda: module(rows, None, tensor), (rows,), module)
+    context = make.normal(probe.samples, probe.context_tokens, operator.context_width)
+    return _bench(lambda: module(rows, context, tensor), (rows, context), module)
+
+
+def _embedding(operator: Embedding, make: _Maker) -> Bench:
+    probe, tensor = make.probe, make.tensor
+    module = EmbeddingModule(operator, make.drawer)
+    flowing = min(probe.flowing_tokens, probe.tokens - 1)
+    ids = make.tokens(probe.samples, probe.tokens - flowing, below=operator.vocabulary)
+    if not flowing:
+        return _bench(lambda: module(ids, None, tensor), (), module)
+    before = make.normal(probe.samples, flowing, operator.width)
+    return _bench(lambda: module(ids, before, tensor), (before,), module)
+
+
+def _projection(operator: Projection, make: _Maker) -> Bench:
+    probe, tensor = make.probe, make.tensor
+    module = ProjectionModule(operator, make.drawer)
+    rows = make.normal(probe.samples, probe.tokens, operator.inner)
+    table = make.normal(operator.columns // probe.tp, operator.inner) if operator.tied else None
+    tied = () if table is None else (table,)
+    if not operator.logits:
+        return _bench(lambda: module(rows, table, tensor), (rows,), module, tied)
+    labels = make.tokens(probe.samples * probe.tokens, below=operator.columns)
+
+    def loss() -> torch.Tensor:
+        logits = module(rows, table, tensor)
+        return functional.cross_entropy(logits.flatten(0, 1), labels, reduction="sum")
+
+    return _bench(loss, (rows,), module, tied)
+
+
+def _contrastive(operator: ContrastiveLoss, make: _Maker) -> Bench:
+    module = ContrastiveModule(operator, make.drawer)
+    first = make.normal(make.probe.samples, operator.width)
+    second = make.normal(make.probe.samples, operator.width)
+    samples = _stand_in(make.probe.replicas)
+    return _bench(lambda: module(first, second, samples), (first, second), module)
+
+
+def _bench(
+    forward: Callable[[], torch.Tensor],
+    inputs: tuple[torch.Tensor, ...],
+    module: nn.Module,
+    tied: tuple[torch.Tensor, ...] = (),
+) -> Bench:
+    return Bench(forward=forward, inputs=inputs, weights=(*module.parameters(), *tied))

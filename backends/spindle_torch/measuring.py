@@ -1,0 +1,242 @@
+"""Medians of operators' times within a budget: the smallest first, the largest left out.
+
+A point is warmed up, then run until its medians are stable or its share of the time is used up.
+"""
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from spindle_sim.backend import ProfilingOptions
+from spindle_sim.errors import InputError, UsageError
+from spindle_sim.estimate.probe import Probe, ProbeResult, Profiling, SkippedProbe
+from spindle_sim.estimate.profile import LinkPoint, OperatorPoint
+from spindle_sim.plan import Backward
+from spindle_sim.workload import Custom
+from spindle_torch.bench import Bench, make_bench
+
+__all__ = ["DTYPES", "device_name", "measured"]
+
+DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
+_LEAST_RUNS = 3
+_STABLE_RUNS = 5  # fewer say little of the spread
+_MOST_RUNS = 50
+_STABLE = 0.01  # the median's own uncertainty, relative: about IQR / sqrt(runs)
+_RUNS_OF_POINT = 3 * (1 + _LEAST_RUNS)  # at least: three kinds of backward, each warmed up once
+_BYTES_PER_MODELLED_ELEMENT = 2
+
+
+def measured(
+    probes: Sequence[Probe],
+    options: ProfilingOptions,
+    advance: Callable[[str], None],
+    *,
+    deadline_s: float,
+    links: tuple[LinkPoint, ...] = (),
+) -> Profiling:
+    """Measure the probes, smallest first, until `deadline_s` of the monotonic clock.
+
+    Raises:
+        UsageError: the time isn't enough for a single point.
+    """
+    begun_s = deadline_s - options.budget_s
+    device = torch.device(options.device)
+    results: list[ProbeResult] = []
+    skipped: list[SkippedProbe] = []
+    with _one_thread(device):
+        pace = _Pace(deadline_s=deadline_s)
+        for index, probe in enumerate(probes):
+            advance(probe.name)
+            share_s = pace.left_s / (len(probes) - index)
+            found = _probed(probe, options, device, pace, share_s)
+            if isinstance(found, ProbeResult):
+                results.append(found)
+            else:
+                skipped.append(found)
+    if not results:
+        reasons = ", ".join(sorted({item.reason for item in skipped})) or "it has no operators"
+        raise UsageError(f"no point of the workload could be measured: {reasons}")
+    threads = ", one thread" if device.type == "cpu" else ""
+    return Profiling(
+        device=device_name(device),
+        method=(
+            f"medians of {_LEAST_RUNS} to {_MOST_RUNS} runs in {options.dtype}{threads}, one"
+            " operator of a kind alone"
+        ),
+        tool=f"torch {torch.__version__}",
+        elapsed_s=time.monotonic() - begun_s,
+        results=tuple(results),
+        skipped=tuple(skipped),
+        links=links,
+    )
+
+
+def device_name(device: torch.device) -> str:
+    """Give what the device is called by whoever made it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    path = Path("/proc/cpuinfo")
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return f"{line.partition(':')[2].strip()} (CPU)"
+    return f"{platform.processor() or platform.machine()} (CPU)"
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How long points took so far for their work, to foretell the next one."""
+
+    deadline_s: float
+    last_work: float = 0.0
+    last_run_s: float = 0.0
+
+    @property
+    def left_s(self) -> float:
+        return self.deadline_s - time.monotonic()
+
+    def fits(self, probe: Probe) -> bool:
+        """Tell whether a point of at least the work of the last one ends in time, at its pace."""
+        ratio = max(1.0, probe.work / self.last_work) if self.last_work else 1.0
+        return _RUNS_OF_POINT * self.last_run_s * ratio < self.left_s
+
+
+def _probed(
+    probe: Probe,
+    options: ProfilingOptions,
+    device: torch.device,
+    pace: _Pace,
+    share_s: float,
+) -> ProbeResult | SkippedProbe:
+    if isinstance(probe.operator, Custom):
+        return SkippedProbe(probe=probe, reason="a custom operator has no module to run")
+    if not pace.fits(probe):
+        return SkippedProbe(probe=probe, reason="would not fit into the time (--seconds)")
+    dtype = DTYPES[options.dtype]
+    if _needed_bytes(probe, dtype) > _free_bytes(device):
+        return SkippedProbe(probe=probe, reason="would not fit into the device's memory")
+    begun_s = time.monotonic()
+    try:
+        bench = make_bench(probe, dtype, device)
+        result, runs = _result(probe, bench, device, share_s)
+    except InputError as error:
+        return SkippedProbe(probe=probe, reason=str(error))
+    except torch.OutOfMemoryError:
+        return SkippedProbe(probe=probe, reason="does not fit into the device's memory")
+    pace.last_work, pace.last_run_s = probe.work, (time.monotonic() - begun_s) / runs
+    return result
+
+
+def _result(
+    probe: Probe, bench: Bench, device: torch.device, share_s: float
+) -> tuple[ProbeResult, int]:
+    """Give the point, and how often its operator ran for it."""
+    kinds = bench.backwards
+    times = {kind: _timed(bench, kind, device, share_s / len(kinds)) for kind in kinds}
+    first = times[kinds[0]]  # all gradients, or those that there are
+    backward_s = {
+        kind: statistics.median(back for _, back in found) for kind, found in times.items()
+    }
+    point = OperatorPoint(
+        samples=float(probe.samples),
+        forward_s=statistics.median(forward for forward, _ in first),
+        backward_s=backward_s[kinds[0]],
+        input_backward_s=backward_s.get(Backward.INPUT_ONLY),
+        weight_backward_s=backward_s.get(Backward.WEIGHT_ONLY),
+    )
+    spread = max(_spread([run[place] for run in first]) for place in (0, 1))
+    runs = sum(1 + len(found) for found in times.values())
+    return ProbeResult(probe=probe, point=point, spread=spread, repeats=len(first)), runs
+
+
+def _timed(
+    bench: Bench, backward: Backward, device: torch.device, share_s: float
+) -> list[tuple[float, float]]:
+    """Give forward and backward seconds of each run after one that warms up."""
+    bench.want(backward)
+    output = bench.forward()
+    gradient = torch.ones_like(output)  # made once: in a run it comes from the next operator
+    torch.autograd.backward(output, gradient)
+    del output
+    until_s = time.monotonic() + share_s
+    found: list[tuple[float, float]] = []
+    while len(found) < _MOST_RUNS:
+        bench.forget()
+        run = _run_on_gpu if device.type == "cuda" else _run_on_cpu
+        found.append(run(bench, gradient))
+        if len(found) >= _LEAST_RUNS and (_stable(found) or time.monotonic() > until_s):
+            break
+    bench.forget()
+    return found
+
+
+def _run_on_cpu(bench: Bench, gradient: torch.Tensor) -> tuple[float, float]:
+    begun_s = time.perf_counter()
+    output = bench.forward()
+    between_s = time.perf_counter()
+    torch.autograd.backward(output, gradient)
+    return between_s - begun_s, time.perf_counter() - between_s
+
+
+def _run_on_gpu(bench: Bench, gradient: torch.Tensor) -> tuple[float, float]:
+    begun, between, ended = (
+        torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        for _ in range(3)
+    )
+    begun.record()
+    output = bench.forward()
+    between.record()
+    torch.autograd.backward(output, gradient)
+    ended.record()
+    torch.cuda.synchronize()
+    return 1e-3 * begun.elapsed_time(between), 1e-3 * between.elapsed_time(ended)
+
+
+def _stable(found: Sequence[tuple[float, float]]) -> bool:
+    if len(found) < _STABLE_RUNS:
+        return False
+    return all(
+        _spread([run[place] for run in found]) <= _STABLE * len(found) ** 0.5 for place in (0, 1)
+    )
+
+
+def _spread(times_s: Sequence[float]) -> float:
+    """Give the interquartile range over the median."""
+    first, middle, third = statistics.quantiles(times_s, n=4, method="inclusive")
+    return (third - first) / middle
+
+
+@contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)  # as the ranks of a run have
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _needed_bytes(probe: Probe, dtype: torch.dtype) -> float:
+    """Give roughly what the parameters, kept activations and gradients of a point take."""
+    cost = probe.cost
+    activations = cost.saved_bytes / probe.tp + cost.saved_replicated_bytes + cost.output_bytes
+    scale = dtype.itemsize / _BYTES_PER_MODELLED_ELEMENT
+    parameters = dtype.itemsize * probe.operator.parameters / probe.tp
+    return 2 * (parameters + scale * activations * probe.samples)
+
+
+def _free_bytes(device: torch.device) -> float:
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return float(free + torch.cuda.memory_reserved(device))
+    if "SC_AVPHYS_PAGES" in os.sysconf_names:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return float("inf")

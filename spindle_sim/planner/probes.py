@@ -1,0 +1,44 @@
+"""What of a workload is worth measuring: each distinct operator at every per-device batch.
+
+One device is enough for the compute of any n = dp * tp, since only the batch of a device counts.
+"""
+
+from spindle_sim.estimate import Estimator
+from spindle_sim.estimate.probe import Probe
+from spindle_sim.plan import Backward
+from spindle_sim.planner.metagraph import MetaGraph, MetaNode
+
+__all__ = ["TENSOR_PARALLEL_DEGREES", "probes"]
+
+TENSOR_PARALLEL_DEGREES = (1, 2, 4, 8)  # those that plans use
+
+
+def probes(graph: MetaGraph, estimator: Estimator) -> tuple[Probe, ...]:
+    """Give the probes that the allocations of the estimator's cluster lead to, smallest first.
+
+    Operators of equal signature are measured once, for the batches of all MetaOps that have them.
+    """
+    found: dict[tuple[object, ...], Probe] = {}
+    for node in graph.nodes.values():
+        for tp in TENSOR_PARALLEL_DEGREES:
+            curve = estimator.curve(node.operator, Backward.FULL, tp=tp)
+            for allocation in curve.allocations:
+                probe = _probe(graph, node, tp, replicas=allocation // tp)
+                found.setdefault((probe.signature, probe.samples), probe)
+    return tuple(sorted(found.values(), key=lambda probe: probe.work))
+
+
+def _probe(graph: MetaGraph, node: MetaNode, tp: int, *, replicas: int) -> Probe:
+    operator = node.operator
+    coupled = operator.cost.gathered_bytes > 0
+    sources = (graph.nodes[name].operator for name in node.metaop.predecessors)
+    return Probe(
+        operator=operator.operator,
+        tokens=operator.tokens,
+        samples=operator.batch_size * operator.items // replicas,
+        context_tokens=operator.context_tokens,
+        flowing_tokens=sum(source.tokens for source in sources),
+        tp=tp,
+        batch_size=operator.batch_size if coupled else None,
+        replicas=replicas if coupled else 1,
+    )
