@@ -26,6 +26,24 @@ if TYPE_CHECKING:
 
 __all__ = ["sweep"]
 
+Clusters = Annotated[
+    str, typer.Option(metavar="LIST", help="Clusters, as a800:1x8,a800:2x8, or YAML files.")
+]
+TaskCounts = Annotated[
+    str | None,
+    typer.Option(metavar="LIST", help="How many of the first tasks.", show_default=False),
+]
+BatchScales = Annotated[str, typer.Option(metavar="LIST", help="Factors of every task's batch.")]
+NetworkSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=LIST",
+        help="Values of nics-per-node, nic-bandwidth or oversubscription; repeat for more.",
+        show_default=False,
+    ),
+]
+
 _DEFAULT_WORKLOAD = "multitask-clip"
 _DEFAULT_TASKS = "4"
 
@@ -40,25 +58,10 @@ def sweep(
         ),
     ] = None,
     *,
-    cluster: Annotated[
-        str, typer.Option(metavar="LIST", help="Clusters, as a800:1x8,a800:2x8, or YAML files.")
-    ] = "a800:2x8",
-    tasks: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", help="How many of the first tasks.", show_default=False),
-    ] = None,
-    batch_scale: Annotated[
-        str, typer.Option(metavar="LIST", help="Factors of every task's batch.")
-    ] = "1",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=LIST",
-            help="Values of nics-per-node, nic-bandwidth or oversubscription; repeat for more.",
-            show_default=False,
-        ),
-    ] = None,
+    cluster: Clusters = "a800:2x8",
+    tasks: TaskCounts = None,
+    batch_scale: BatchScales = "1",
+    settings: NetworkSettings = None,
     strategies: Annotated[str, typer.Option(metavar="LIST", help="Strategies.")] = "spindle,seq",
     placement: Placement = "spindle",
     profile: Profile = None,

@@ -24,7 +24,7 @@ def part(context: Context, first_op: int, num_ops: int, stage: int) -> DraftSlic
 @given(cases(), st.sampled_from(["spindle", "sequential"]))
 def test_every_assembled_plan_is_valid_and_survives_its_document(case: Case, method: str) -> None:
     placements = place(case.context, case.drafts, method=method)
-    plan = assemble(case.context, case.drafts, placements, strategy="test", optimum_s=0.0)
+    plan = assemble(case.context, case.drafts, placements, strategy="test", optimum_s=1.0)
     assert validate_plan(plan) == ()
     assert parse_plan(dump_plan(plan)) == plan
 
@@ -32,7 +32,7 @@ def test_every_assembled_plan_is_valid_and_survives_its_document(case: Case, met
 @given(cases())
 def test_slices_start_when_their_devices_and_inputs_are_there(case: Case) -> None:
     placements = place(case.context, case.drafts)
-    plan = assemble(case.context, case.drafts, placements, strategy="test", optimum_s=0.0)
+    plan = assemble(case.context, case.drafts, placements, strategy="test", optimum_s=1.0)
     times = schedule(plan)
     starts = [time.forward_start_s for time in times.slices]
     assert [item.start_s for item in plan.slices] == starts
@@ -89,7 +89,7 @@ def test_the_pool_lists_each_device_group_with_the_ranges_it_shares() -> None:
         context.draft("t/b/x", num_devices=2, stage=1),
         context.draft("u/a/x", num_devices=1, stage=1, first_op=3, num_ops=1),
     ]
-    plan = assemble(context, drafts, ((1, 0), (2,), (0, 1), (3,)), strategy="test", optimum_s=0.0)
+    plan = assemble(context, drafts, ((1, 0), (2,), (0, 1), (3,)), strategy="test", optimum_s=1.0)
     pool = {group.devices: (group.parameter_sets, group.bytes) for group in plan.parameter_groups}
     assert pool == {
         (0, 1): ((ParameterRange(parameter_set="b/x", first_op=0, num_ops=4),), 2 * 4 * 500),
@@ -102,7 +102,7 @@ def test_tensor_parallel_shards_have_groups_of_their_own() -> None:
     # Half of an operator's 1000 parameters are divided, half are on every rank.
     context = make_context({"a": 1000}, {"t": ("a",)}, make_cluster(1, 4), tp={"a": 2})
     drafts = [context.draft("t/a/x", num_devices=4, stage=0)]
-    plan = assemble(context, drafts, ((0, 1, 2, 3),), strategy="test", optimum_s=0.0)
+    plan = assemble(context, drafts, ((0, 1, 2, 3),), strategy="test", optimum_s=1.0)
     assert [(g.devices, g.shard, g.num_shards, g.bytes) for g in plan.parameter_groups] == [
         ((0, 2), 0, 2, 2 * 750),
         ((1, 3), 1, 2, 2 * 750),
@@ -115,7 +115,7 @@ def test_frozen_parameters_are_stored_and_not_synchronized() -> None:
         {"a": 1000, "b": 500}, {"t": ("a", "b")}, make_cluster(1, 2), frozen=("a",)
     )
     drafts = [context.draft(f"t/{name}/x", num_devices=2, stage=i) for i, name in enumerate("ab")]
-    plan = assemble(context, drafts, ((0, 1), (0, 1)), strategy="test", optimum_s=0.0)
+    plan = assemble(context, drafts, ((0, 1), (0, 1)), strategy="test", optimum_s=1.0)
     (group,) = plan.parameter_groups
     assert group.bytes == 2 * 500
     memory = plan.memory[0]
@@ -126,6 +126,6 @@ def test_frozen_parameters_are_stored_and_not_synchronized() -> None:
 def test_idle_devices_have_an_empty_memory_entry() -> None:
     context = chain(repeat=1)
     drafts = [context.draft(f"t/{name}/x", num_devices=1, stage=i) for i, name in enumerate("ab")]
-    plan = assemble(context, drafts, ((0,), (0,)), strategy="test", optimum_s=0.0)
+    plan = assemble(context, drafts, ((0,), (0,)), strategy="test", optimum_s=1.0)
     assert [memory.device for memory in plan.memory] == [0, 1, 2, 3]
     assert [memory.total_bytes for memory in plan.memory[1:]] == [0.0, 0.0, 0.0]

@@ -321,7 +321,7 @@ def test_consecutive_devices_send_more_than_locality_does(name: str, cluster: st
                 drafts,
                 place(context, drafts, method=method),
                 strategy="test",
-                optimum_s=0.0,
+                optimum_s=1.0,
             )
             for method in ("spindle", "sequential")
         )
