@@ -62,5 +62,7 @@ def activation_bytes(
 
 def working_bytes(metaop: MetaOp, *, dp: int, tp: int = 1) -> float:
     """Give what recomputing ONE operator of a slice holds for the time of its backward."""
+    if metaop.backward is Backward.NONE:
+        return 0.0
     samples = metaop.batch / dp
     return samples * (metaop.saved_bytes / tp + metaop.saved_replicated_bytes)
