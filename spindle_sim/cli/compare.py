@@ -134,7 +134,13 @@ def _print_json(comparison: Comparison, outcomes: "Sequence[Outcome]") -> None:
 
 
 def _print(comparison: Comparison, outcomes: "Sequence[Outcome]", report: str | None) -> None:
-    from spindle_sim.cli.tables import print_idle, print_inputs, print_outcomes, print_trust
+    from spindle_sim.cli.tables import (
+        print_cautions,
+        print_idle,
+        print_inputs,
+        print_outcomes,
+        print_trust,
+    )
 
     console = stdout_console()
     print_inputs(console, comparison.workload, comparison.cluster)
@@ -144,6 +150,7 @@ def _print(comparison: Comparison, outcomes: "Sequence[Outcome]", report: str | 
         strategy, result = min(feasible, key=lambda pair: pair[1].summary.iteration_s)
         print_idle(console, strategy, result)
         print_trust(console, _profile(outcomes), comparison.workload)
+        print_cautions(console, comparison.workload, comparison.cluster)
         if report is not None:
             console.print(f"Report: {report}", soft_wrap=True)
 

@@ -114,6 +114,16 @@ def print_trust(console: "Console", profile: str, workload: "Workload") -> None:
         console.print(f"Workload: {workload.note}", soft_wrap=True)
 
 
+def print_cautions(console: "Console", workload: "Workload", cluster: "Cluster") -> None:
+    """Print what about these inputs a user may not expect: odd batches, GPUs nobody measured."""
+    from spindle_sim.estimate import Estimator
+    from spindle_sim.metrics import batch_notes
+
+    caution = Estimator(cluster).caution
+    for note in (*batch_notes(workload, cluster), *([caution] if caution else [])):
+        console.print(f"Note: {note}", soft_wrap=True)
+
+
 def _print_breakdown(console: "Console", results: dict[str, Result]) -> None:
     if not results:
         return

@@ -140,6 +140,16 @@ def test_the_table_marks_the_fastest_and_says_where_the_figures_come_from() -> N
     assert re.search(r"[\d,]+ parameters", printed)
 
 
+def test_odd_batches_and_gpus_that_nobody_measured_are_pointed_out() -> None:
+    few = ("ofasys", "--tasks", "1", "--strategies", "seq")
+    odd = compare(*few, "--cluster", "b200:1x8", "--batch-scale", "0.332")
+    usual = compare(*few, "--cluster", "a800:1x8")
+
+    assert "batch 85 can be divided over 1, 5 devices only" in odd
+    assert "no measurement of this GPU" in odd
+    assert "Note:" not in usual
+
+
 def test_the_table_says_why_devices_idle() -> None:
     arguments = [*SMALL, "--strategies", "uniform"]  # 1024 samples and 512 on two devices each
     (first, *_) = rows(*arguments)["uniform"]["idle_reasons"]
