@@ -2,23 +2,24 @@
 
 There is one global order of everything: operations in the order of `plan/schedule.py`, behind each
 the messages with its output, then the parameter groups, then the norm of all gradients where they
-are clipped, then the optimizer. Each rank runs the part
+are clipped, then the optimizer, then with ZeRO-1 the groups again. Each rank runs the part
 of it that concerns it. As every rank posts its messages in that one order, messages between two
 ranks match without tags, which NCCL doesn't have.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spindle_sim.plan import MetaOp, Plan, Slice
 from spindle_sim.plan.schedule import Operation, operation_order
 from spindle_torch.intervals import pieces
-from spindle_torch.pool import parameter_pool
+from spindle_torch.pool import PoolGroup, parameter_pool
 from spindle_torch.program import (
     Batch,
     Clip,
     Compute,
     Copy,
+    Gather,
     Instruction,
     Message,
     Program,
@@ -46,14 +47,11 @@ def compile_plan(plan: Plan, *, clip: bool = False) -> tuple[Program, ...]:
         for device in item.devices:
             listed[device].append(compute)
         _transmit(listed, item, outputs.get(operation, []), backward=operation.backward)
-    for index, group in enumerate(parameter_pool(plan)):
-        for device in group.devices:
-            if len(group.devices) > 1:
-                listed[device].append(Synchronize(group=index, devices=group.devices))
-    everyone = tuple(range(plan.cluster.num_devices))
-    ends: tuple[Instruction, ...] = (Clip(devices=everyone), Step()) if clip else (Step(),)
+    pool = parameter_pool(plan)
+    for device, instructions in enumerate(listed):
+        instructions += _end(plan, pool, device, clip=clip)
     return tuple(
-        Program(rank=rank, instructions=(*instructions, *ends))
+        Program(rank=rank, instructions=tuple(instructions))
         for rank, instructions in enumerate(listed)
     )
 
@@ -68,6 +66,25 @@ def collective_groups(item: Slice, metaop: MetaOp) -> tuple[tuple[int, ...], ...
     if metaop.batch_coupled and item.dp > 1:
         groups += [item.devices[shard :: item.tp] for shard in range(item.tp)]
     return tuple(groups)
+
+
+def _end(
+    plan: Plan, pool: Sequence[PoolGroup], device: int, *, clip: bool
+) -> Iterator[Instruction]:
+    """Give what follows the last backward on a device."""
+    shared = [
+        (index, group.devices)
+        for index, group in enumerate(pool)
+        if device in group.devices and len(group.devices) > 1
+    ]
+    for index, devices in shared:
+        yield Synchronize(group=index, devices=devices)
+    if clip:
+        yield Clip(devices=tuple(range(plan.cluster.num_devices)))
+    yield Step()
+    if plan.zero1:
+        for index, devices in shared:
+            yield Gather(group=index, devices=devices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

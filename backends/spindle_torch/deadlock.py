@@ -9,7 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from spindle_sim.errors import PlanError
-from spindle_torch.program import Batch, Clip, Compute, Instruction, Message, Program, Synchronize
+from spindle_torch.program import (
+    Batch,
+    Clip,
+    Compute,
+    Gather,
+    Instruction,
+    Message,
+    Program,
+    Synchronize,
+)
 
 __all__ = ["Stuck", "check_programs", "find_stuck"]
 
@@ -136,7 +145,7 @@ class _Run:
 
 
 def _groups(rank: int, instruction: Instruction) -> tuple[tuple[int, ...], ...]:
-    if isinstance(instruction, Synchronize | Clip):
+    if isinstance(instruction, Synchronize | Clip | Gather):
         return (instruction.devices,)
     if isinstance(instruction, Compute):
         return tuple(group for group in instruction.collectives if rank in group)

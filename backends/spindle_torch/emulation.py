@@ -34,8 +34,9 @@ class Emulation:
     _batches: dict[str, int] = field(init=False)
     _index_of: dict[str, int] = field(init=False)
     _owed: dict[str, list[int]] = field(init=False)
-    _group_sizes: tuple[int, ...] = field(init=False)
+    _group_ranks: tuple[tuple[int, ...], ...] = field(init=False)
     _step_s: float = field(init=False)
+    _gathered: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Take what is looked up often out of the plan."""
@@ -46,7 +47,7 @@ class Emulation:
         for index, flow in enumerate(self.plan.flows):
             if flow.gradient:
                 self._owed[flow.target_slice].append(index)
-        self._group_sizes = tuple(len(group.devices) for group in parameter_pool(self.plan))
+        self._group_ranks = tuple(group.devices for group in parameter_pool(self.plan))
         optimizer_bytes = sum(
             item.optimizer_bytes for item in self.plan.memory if item.device == self.rank
         )
@@ -88,10 +89,10 @@ class Emulation:
 
     def take_gradient(self, group: int, total: torch.Tensor) -> None:
         """Check that every rank of the group was counted once."""
-        if total.item() != self._group_sizes[group]:
+        if total.item() != len(self._group_ranks[group]):
             raise ExecutionError(
                 f"parameter group {group}: {total.item():g} ranks summed gradients where"
-                f" {self._group_sizes[group]} belong to it"
+                f" {len(self._group_ranks[group])} belong to it"
             )
 
     def squared_norm(self) -> torch.Tensor:
@@ -104,6 +105,23 @@ class Emulation:
     def step(self) -> None:
         """Wait for the optimizer's step."""
         self._wait(time.perf_counter(), self._step_s)
+
+    def gathering(self, group: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Give a number for each rank, and this rank's own."""
+        self._gathered[group] = torch.full(
+            (len(self._group_ranks[group]),), -1.0, dtype=self.dtype, device=self.device
+        )
+        own = torch.full((1,), float(self.rank), dtype=self.dtype, device=self.device)
+        return self._gathered[group], own
+
+    def gathered(self, group: int) -> None:
+        """Check that every rank of the group gave its number, in its place."""
+        came = [int(rank) for rank in self._gathered.pop(group).tolist()]
+        if came != list(self._group_ranks[group]):
+            raise ExecutionError(
+                f"parameter group {group}: ranks {came} gave their parameters where"
+                f" {list(self._group_ranks[group])} belong to it"
+            )
 
     def losses(self) -> dict[str, float]:
         """Give none."""

@@ -22,6 +22,7 @@ from spindle_torch.program import (
     Clip,
     Compute,
     Copy,
+    Gather,
     Instruction,
     Message,
     Program,
@@ -120,6 +121,8 @@ class Engine:
                 start_s = self.clock_s()
                 self.work.step()
                 self._note(Kind.OPTIMIZER, Phase.STEP, start_s)
+            case Gather():
+                self._gather(instruction)
 
     def _compute(self, item: Slice, *, backward: bool) -> None:
         phase = Phase.BACKWARD if backward else Phase.FORWARD
@@ -236,6 +239,21 @@ class Engine:
         size_bytes = float(total.numel() * total.element_size())
         self._note(Kind.SYNC, Phase.SYNC, start_s, size_bytes=size_bytes)
 
+    def _gather(self, instruction: Gather) -> None:
+        """Take from each rank of a group the range of parameters that it stepped."""
+        members = self.groups.members(instruction.devices)
+        assert members is not None, "a group of one has nothing to gather"
+        whole, own = self.work.gathering(instruction.group)
+        start_s = self.clock_s()
+        self.is_waiting = True
+        dist.all_gather(list(whole.chunk(len(members.ranks))), own, group=members.group)
+        self.is_waiting = False
+        # Another meeting than the group's synchronization, which has its index.
+        meeting = -2 - instruction.group
+        size_bytes = float(whole.numel() * whole.element_size())
+        self._note(Kind.SYNC, Phase.SYNC, start_s, size_bytes=size_bytes, group=meeting)
+        self.work.gathered(instruction.group)
+
     def _finish_sends(self, key: _Key) -> None:
         sent = self._sent.pop(key, None)
         if sent is not None:
@@ -288,6 +306,7 @@ class Engine:
         slice_id: str = "",
         size_bytes: float = 0.0,
         peers: tuple[int, ...] = (),
+        group: int = -1,
     ) -> None:
         self.work.synchronize_device()
         self._events.append(
@@ -299,5 +318,6 @@ class Engine:
                 slice=slice_id,
                 size_bytes=size_bytes,
                 peers=peers,
+                group=group,
             )
         )

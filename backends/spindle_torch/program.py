@@ -12,6 +12,7 @@ __all__ = [
     "Clip",
     "Compute",
     "Copy",
+    "Gather",
     "Instruction",
     "Message",
     "Program",
@@ -103,7 +104,18 @@ class Step:
         return "optimizer step"
 
 
-Instruction = Compute | Copy | Batch | Synchronize | Clip | Step
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gather:
+    """With ZeRO-1: each device of a parameter group gives the others the range that it stepped."""
+
+    group: int
+    devices: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"gathering of parameter group {self.group}"
+
+
+Instruction = Compute | Copy | Batch | Synchronize | Clip | Step | Gather
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

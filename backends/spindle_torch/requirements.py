@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from spindle_sim.backend import ExecutionOptions
-from spindle_sim.errors import PlanError, UsageError
+from spindle_sim.errors import UsageError
 from spindle_sim.plan import Plan
 from spindle_torch.compilation import compile_plan
 from spindle_torch.deadlock import check_programs
@@ -23,7 +23,7 @@ def check_requirements(
     Raises:
         UsageError: there is no such dtype, or the norm isn't above 0.
         InputError: the workload doesn't say what an operator computes or how inputs are joined.
-        PlanError: the programs would deadlock, or the plan wants what isn't there.
+        PlanError: the programs would deadlock.
     """
     if options.dtype not in DTYPES:
         raise UsageError(f"no dtype {options.dtype!r}: they are {', '.join(DTYPES)}")
@@ -31,11 +31,6 @@ def check_requirements(
         raise UsageError(f"--clip-norm {options.clip_norm}: give a norm above 0")
     if not options.emulate:
         sites(plan.workload, custom)
-        if plan.zero1:
-            raise PlanError(
-                "the plan divides optimizer states over each parameter group (ZeRO-1), which this"
-                " backend doesn't do yet; emulate it, or plan for devices with more memory"
-            )
     programs = compile_plan(plan, clip=options.clip_norm is not None)
     check_programs(programs)
     return programs

@@ -1,6 +1,6 @@
 """The real work of a rank: layers, losses, gradients and the optimizer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -15,6 +15,7 @@ from spindle_torch.intervals import held_samples
 from spindle_torch.model import CustomOperator, LocalModel, SliceCall, local_model
 from spindle_torch.pool import OperatorKey, PoolGroup, held_operators, parameter_pool
 from spindle_torch.shapes import Site, sites
+from spindle_torch.sharded_optimizer import GroupRange, ShardedOptimizer
 
 __all__ = ["Training", "make_training"]
 
@@ -44,7 +45,7 @@ class Training:
     custom: Mapping[str, CustomOperator]
     sites: dict[str, Site]
     pool: tuple[PoolGroup, ...]
-    optimizer: torch.optim.Optimizer | None
+    optimizer: torch.optim.Optimizer | ShardedOptimizer | None
     _metaops: dict[str, MetaOp] = field(init=False)
     _inputs: dict[str, tuple[int, ...]] = field(init=False)
     _elements: tuple[int, ...] = field(init=False)
@@ -165,11 +166,23 @@ class Training:
         """Step AdamW; a parameter that no sample touched has a gradient of zero."""
         if self.optimizer is None:
             return
+        if isinstance(self.optimizer, ShardedOptimizer):
+            self.optimizer.step()
+            return
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = _gradient(parameter)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+    def gathering(self, group: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Give a group's flat parameters, and a copy of the range that this rank stepped."""
+        assert isinstance(self.optimizer, ShardedOptimizer), "nothing is sharded"
+        item = self.optimizer.ranges[group]
+        return item.numbers, item.own.detach().clone()
+
+    def gathered(self, group: int) -> None:
+        """Nothing is left to do: the parameters are views of what was gathered."""
 
     def losses(self) -> dict[str, float]:
         """Give this rank's part of each task's loss."""
@@ -241,14 +254,6 @@ def make_training(
     model = local_model(plan.workload, keys, seed=seed, dtype=dtype, device=device, custom=custom)
     _check_memory(plan, rank, model)
     pool = parameter_pool(plan)
-    trained = [
-        parameter
-        for group in pool
-        if rank in group.devices
-        for key in group.operators
-        for _, parameter in model.named_parameters(key)
-    ]
-    optimizer = torch.optim.AdamW(trained, lr=_LEARNING_RATE, foreach=False) if trained else None
     return Training(
         plan=plan,
         rank=rank,
@@ -260,8 +265,28 @@ def make_training(
         custom=custom,
         sites=found,
         pool=pool,
-        optimizer=optimizer,
+        optimizer=_optimizer(pool, rank, model, zero1=plan.zero1),
     )
+
+
+def _optimizer(
+    pool: Sequence[PoolGroup], rank: int, model: LocalModel, *, zero1: bool
+) -> torch.optim.Optimizer | ShardedOptimizer | None:
+    held = {
+        index: [
+            parameter for key in group.operators for _, parameter in model.named_parameters(key)
+        ]
+        for index, group in enumerate(pool)
+        if rank in group.devices
+    }
+    if zero1:
+        ranges = {}
+        for index, parameters in held.items():
+            devices = pool[index].devices
+            ranges[index] = GroupRange.of(parameters, devices.index(rank), len(devices))
+        return ShardedOptimizer(ranges=ranges, learning_rate=_LEARNING_RATE)
+    trained = [parameter for parameters in held.values() for parameter in parameters]
+    return torch.optim.AdamW(trained, lr=_LEARNING_RATE, foreach=False) if trained else None
 
 
 def _check_memory(plan: Plan, rank: int, model: LocalModel) -> None:

@@ -54,6 +54,17 @@ class Work(Protocol):
         """Step the optimizer and forget the gradients."""
         ...
 
+    def gathering(self, group: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Give a group's flat parameters, and the copy of the range that this rank stepped.
+
+        The ranges of all ranks, in ascending order, are to be put into the first.
+        """
+        ...
+
+    def gathered(self, group: int) -> None:
+        """All ranges of a group are there."""
+        ...
+
     def losses(self) -> dict[str, float]:
         """Give this rank's part of each task's loss in the last iteration."""
         ...

@@ -21,6 +21,7 @@ from spindle_torch.clocks import measured_offset_s, shared_clock
 from spindle_torch.compilation import compile_plan
 from spindle_torch.engine import Engine
 from spindle_torch.groups import make_groups
+from spindle_torch.sharded_optimizer import ShardedOptimizer
 from spindle_torch.training import Training, make_training
 
 STEPS = {"float32": 1, "float64": 2}
@@ -59,6 +60,15 @@ def options(path: Path) -> dict[str, float]:
     return found
 
 
+def stepped(training: Training) -> int:
+    """Count for how many numbers this rank keeps the two moments of AdamW."""
+    optimizer = training.optimizer
+    if isinstance(optimizer, ShardedOptimizer):
+        return optimizer.num_state_numbers // 2
+    states = [] if optimizer is None else optimizer.state.values()
+    return sum(state["exp_avg"].numel() for state in states)
+
+
 def run(path: Path, rank: int, dtype: str) -> None:
     plan = load_plan(path)
     given = options(path)
@@ -79,7 +89,7 @@ def run(path: Path, rank: int, dtype: str) -> None:
         engine.run_iteration(step)
         found.append({"losses": training.losses(), "gradients": probe.gradients})
     parameters = {name: parameter.detach() for name, parameter in named(training)}
-    left = {"steps": found, "parameters": parameters}
+    left = {"steps": found, "parameters": parameters, "stepped": stepped(training)}
     torch.save(left, path.with_suffix(f".{dtype}.{rank}.pt"))
     for group in groups.by_ranks.values():
         dist.destroy_process_group(group)

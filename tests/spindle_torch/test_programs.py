@@ -19,6 +19,7 @@ from spindle_torch.program import (
     Batch,
     Clip,
     Compute,
+    Gather,
     Instruction,
     Program,
     Step,
@@ -81,7 +82,11 @@ def test_each_rank_computes_its_operations_in_the_plans_order(plan: Plan) -> Non
     for program in compile_plan(plan):
         computed = [(c.slice, c.backward) for c in program.instructions if isinstance(c, Compute)]
         assert computed == [(s.id, b) for s, b in order if program.rank in s.devices]
-        assert isinstance(program.instructions[-1], Step)
+        at = program.instructions.index(Step())
+        behind = program.instructions[at + 1 :]
+        summed = [item for item in program.instructions if isinstance(item, Synchronize)]
+        gathers = [Gather(group=item.group, devices=item.devices) for item in summed]
+        assert list(behind) == (gathers if plan.zero1 else [])
 
 
 @settings(max_examples=40)

@@ -1,11 +1,9 @@
 """What is refused before anything starts."""
 
-from dataclasses import replace
-
 import pytest
 
 from spindle_sim.backend import ExecutionOptions
-from spindle_sim.errors import InputError, PlanError, UsageError
+from spindle_sim.errors import InputError, UsageError
 from spindle_torch.requirements import check_requirements
 from tests.spindle_torch.plans import tiny_plan
 from tests.stated_plans import two_task_plan
@@ -20,13 +18,6 @@ def test_custom_operators_are_refused_unless_emulated() -> None:
     with pytest.raises(InputError, match="give a module for 'a/x'"):
         check_requirements(two_task_plan(), ExecutionOptions(), {})
     assert check_requirements(two_task_plan(), ExecutionOptions(emulate=True), {})
-
-
-def test_divided_optimizer_states_are_refused_unless_emulated() -> None:
-    plan = replace(tiny_plan(), zero1=True)
-    with pytest.raises(PlanError, match="ZeRO-1"):
-        check_requirements(plan, ExecutionOptions(), {})
-    assert check_requirements(plan, ExecutionOptions(emulate=True), {})
 
 
 def test_another_precision_is_refused() -> None:

@@ -1,7 +1,7 @@
-"""Many training steps, and clipped ones: distributed runs stay with one plain process."""
+"""Many training steps, clipped and sharded ones: distributed runs stay with one plain process."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from spindle_sim import make_plan, parse_cluster
+from spindle_sim.estimate.memory import OPTIMIZER_BYTES
 from spindle_sim.plan import Plan, save_plan
 from spindle_sim.planner import STRATEGIES
 from spindle_torch.pool import parameter_pool
+from tests.builders import make_memory
 from tests.spindle_torch.plans import dealt, workloads
 from tests.spindle_torch.reference import Reference
 from tests.spindle_torch.running import check_replicas, joined, run_probes
@@ -151,3 +153,42 @@ def test_twenty_steps_of_every_strategy_stay_with_one_process(tmp_path: Path) ->
                 continue
             assert error <= 1e-10 * parameter.norm().item(), f"{name}: {key}: {error}"
         check_replicas(ranks)
+
+
+@pytest.mark.slow
+def test_sharded_optimizer_states_give_the_step_of_whole_ones_and_are_as_small_as_planned(
+    tmp_path: Path,
+) -> None:
+    cluster = parse_cluster("a800:1x4")
+    cases = []
+    for name in ("multitask-clip", "qwen-val", "qwen-val-frozen"):
+        plan = next(
+            plan for _, plan in dealt(workloads()[name], cluster, zero1=True) if shares_shards(plan)
+        )
+        clip_norm = norm(trained(name, 1).gradients[0]) / 3
+        memory = make_memory(plan.metaops, plan.slices, plan.parameter_groups, zero1=False)
+        kept = replace(plan, zero1=False, memory=memory)
+        for kind, own in (("whole", kept), ("sharded", plan)):
+            cases.append(Case(name=f"{name}.{kind}", workload=name, plan=own, clip_norm=clip_norm))
+    left = run(tmp_path, cases, 4)
+    for case in cases:
+        for rank, found in enumerate(left[case.name]):
+            planned, filled = stepped(case.plan, rank)
+            assert planned <= found["stepped"] <= planned + filled, f"{case.name}: rank {rank}"
+        check_replicas(left[case.name])
+        if case.plan.zero1:
+            whole_ones = left[case.name.replace("sharded", "whole")]
+            for rank_left, other in zip(left[case.name], whole_ones, strict=True):
+                for key, parameter in rank_left["parameters"].items():
+                    error = (parameter - other["parameters"][key]).norm().item()
+                    assert error <= TOLERANCE * max(parameter.norm().item(), 1.0), key
+
+
+def stepped(plan: Plan, rank: int) -> tuple[float, int]:
+    """Give the parameters that a rank steps as the plan's memory has it, and what fills ranges.
+
+    The plan counts no table twice that a tied projection holds as well; none is tied here.
+    """
+    stated_bytes = sum(item.optimizer_bytes for item in plan.memory if item.device == rank)
+    groups = [group for group in parameter_pool(plan) if rank in group.devices]
+    return stated_bytes / OPTIMIZER_BYTES, len(groups) if plan.zero1 else 0
