@@ -12,16 +12,17 @@ beats it) and by equation (11) as printed. Where MetaLevels overlap, the makespa
 import argparse
 import json
 import sys
-import time
 from typing import Any
 
+from spindle_sim.cli.comparison import (
+    Comparison,
+    Outcome,
+    SimulationOptions,
+    compare_strategies,
+)
 from spindle_sim.cluster import parse_cluster
-from spindle_sim.errors import InfeasibleError
-from spindle_sim.metrics import summarize
-from spindle_sim.plan import schedule
-from spindle_sim.planner import STRATEGIES, make_plan
+from spindle_sim.planner import STRATEGIES
 from spindle_sim.planner.make import equation_11_s
-from spindle_sim.simulator import simulate
 from spindle_sim.workload import builtin_workload
 
 CASES = (("multitask-clip", (4, 7, 10)), ("ofasys", (4, 7)), ("qwen-val", (3,)))
@@ -33,44 +34,47 @@ def run_case(
     workload_name: str, tasks: int, cluster_name: str, *, batch_scale: float, overlap_sync: bool
 ) -> dict[str, Any]:
     """Plan and simulate one workload on one cluster with every strategy."""
-    workload = builtin_workload(workload_name).with_first_tasks(tasks)
-    workload = workload.with_batch_scale(batch_scale)
     cluster = parse_cluster(cluster_name)
-    rows: dict[str, dict[str, Any]] = {}
-    for strategy in STRATEGIES:
-        begun = time.perf_counter()
-        try:
-            plan = make_plan(workload, cluster, strategy)
-        except InfeasibleError as error:
-            rows[strategy] = {"error": str(error)}
-            continue
-        planned = time.perf_counter()
-        timeline = simulate(plan, overlap_sync=overlap_sync)
-        simulated = time.perf_counter()
-        summary = summarize(plan, timeline)
-        rows[strategy] = {
-            "iteration_s": summary.iteration_s,
-            "compute_s": schedule(plan).makespan_s,
-            "optimum_s": plan.optimum_s,
-            "equation_11_s": equation_11_s(plan),
-            "sync_s": summary.sync_s,
-            "send_recv_s": summary.send_recv_s,
-            "idle_s": summary.idle_s,
-            "forward_backward_s": summary.forward_backward_s,
-            "peak_memory_bytes": summary.peak_memory_bytes,
-            "rounds": 1 + max(item.round for item in plan.slices),
-            "recomputed": len({s.metaop for s in plan.slices if s.recompute}),
-            "tp": max(item.tp for item in plan.slices),
-            "zero1": plan.zero1,
-            "slices": len(plan.slices),
-            "planning_s": planned - begun,
-            "simulation_s": simulated - planned,
-        }
+    comparison = Comparison(
+        workload=builtin_workload(workload_name)
+        .with_first_tasks(tasks)
+        .with_batch_scale(batch_scale),
+        cluster=cluster,
+        strategies=tuple(STRATEGIES),
+        options=SimulationOptions(overlap_sync=overlap_sync),
+    )
+    rows = {
+        outcome.strategy: _row(outcome)
+        for outcome in compare_strategies(comparison, lambda _: None)
+    }
     return {
         "workload": workload_name,
         "tasks": tasks,
         "devices": cluster.num_devices,
         "strategies": rows,
+    }
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    if outcome.result is None:
+        return {"error": str(outcome.error)}
+    plan, summary = outcome.result.plan, outcome.result.summary
+    return {
+        "iteration_s": summary.iteration_s,
+        "compute_s": outcome.result.compute_s,
+        "optimum_s": plan.optimum_s,
+        "equation_11_s": equation_11_s(plan),
+        "sync_s": summary.sync_s,
+        "send_recv_s": summary.send_recv_s,
+        "idle_s": summary.idle_s,
+        "forward_backward_s": summary.forward_backward_s,
+        "peak_memory_bytes": summary.peak_memory_bytes,
+        "rounds": 1 + max(item.round for item in plan.slices),
+        "recomputed": len({s.metaop for s in plan.slices if s.recompute}),
+        "tp": max(item.tp for item in plan.slices),
+        "zero1": plan.zero1,
+        "slices": len(plan.slices),
+        "planning_s": outcome.planning_s,
     }
 
 
