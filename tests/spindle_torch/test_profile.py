@@ -247,7 +247,7 @@ def test_a_profiler_is_found_by_its_name() -> None:
 def test_the_command_line_measures_and_compares_with_what_it_measured(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     where = ["multitask-clip", "--tiny", "--tasks", "1", "--cluster"]
-    where.append(str(ROOT / "examples" / "cpu.yaml"))
+    where.append(str(ROOT / "examples" / "cluster-cpu.yaml"))
     made = CliRunner().invoke(
         application(),
         ["profile", *where, "--date", "2026-01-31", "--json", "-o", str(path)],

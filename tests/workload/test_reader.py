@@ -21,7 +21,9 @@ from spindle_sim.workload import (
 )
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.yaml") if path.stem != "cluster")
+EXAMPLES = sorted(
+    path for path in (ROOT / "examples").glob("*.yaml") if not path.stem.startswith("cluster")
+)
 
 GOOD = """\
 name: tiny
