@@ -275,7 +275,7 @@ def test_several_losses_on_one_tower_run_one_after_the_other() -> None:
     assert not any(item.recompute for item in plan.slices)
 
 
-def test_where_the_network_is_slow_no_strategy_of_spindles_beats_staying_put() -> None:
+def test_on_a_slow_network_spindle_leaves_data_where_it_is_as_seq_does() -> None:
     # A projection whose output dwarfs its compute, and layers on it: dividing the devices between
     # them would send gigabytes over a 10 Gb/s card.
     wide = Module(
