@@ -8,9 +8,11 @@ from spindle_sim.plan.model import (
     Flow,
     InputHashes,
     MetaOp,
+    Order,
     ParameterGroup,
     ParameterRange,
     Plan,
+    Round,
     Slice,
 )
 from spindle_sim.plan.reading import plan_schema
@@ -24,9 +26,11 @@ __all__ = [
     "Flow",
     "InputHashes",
     "MetaOp",
+    "Order",
     "ParameterGroup",
     "ParameterRange",
     "Plan",
+    "Round",
     "Schedule",
     "ScheduledSlice",
     "Slice",

@@ -20,7 +20,7 @@ from spindle_sim.workload import Workload
 
 __all__ = ["dump_plan", "input_hash", "load_plan", "parse_plan", "save_plan"]
 
-_ONE_A_LINE = ("metaops", "slices", "flows", "parameter_groups", "memory")
+_ONE_A_LINE = ("metaops", "slices", "flows", "parameter_groups", "memory", "rounds")
 
 
 def dump_plan(plan: Plan) -> str:

@@ -10,8 +10,12 @@ round. After the last round every parameter group synchronizes its gradients, an
 steps. A slice starts when its devices are free and its inputs have arrived; nothing else is waited
 for. (The paper has one round; `seq`, which trains task after task, has one a task.)
 
+A round may cut the global batch into micro-batches (`Round`): each of its slices then runs once for
+each, on batch / micro_batches samples, in the order that the round states; its `forward_s` and
+`backward_s` are those of one micro-batch, its `start_s` that of the first.
+
 Devices of a slice are ordered: position d * tp + t is tensor-parallel rank t of data-parallel rank
-d, which computes samples [d * batch / dp, (d + 1) * batch / dp).
+d, which computes samples [d * batch / dp, (d + 1) * batch / dp) of the batch or micro-batch.
 """
 
 from dataclasses import dataclass
@@ -27,13 +31,15 @@ __all__ = [
     "Flow",
     "InputHashes",
     "MetaOp",
+    "Order",
     "ParameterGroup",
     "ParameterRange",
     "Plan",
+    "Round",
     "Slice",
 ]
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
 
 
 class Backward(StrEnum):
@@ -43,6 +49,27 @@ class Backward(StrEnum):
     INPUT_ONLY = "input_only"  # the module is frozen, but something before it trains
     WEIGHT_ONLY = "weight_only"  # nothing before it trains (or it is first)
     NONE = "none"  # frozen, and nothing before it trains
+
+
+class Order(StrEnum):
+    """In which order a device runs the micro-batches of a round.
+
+    The stages of the round are a pipeline: each device has equally many, v of p * v, and those
+    of pipeline rank r are r, r + p, r + 2 p, ...: its model chunks. All slices of one chunk run
+    behind one another.
+    """
+
+    FLUSH = "flush"  # all forwards, micro-batch by micro-batch, then all backwards in reverse
+    ONE_FORWARD_ONE_BACKWARD = "1f1b"  # Megatron-LM's; interleaved where v > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """How one round is cut into micro-batches; a round without an entry has one, flushed."""
+
+    round: int
+    micro_batches: int = 1
+    order: Order = Order.FLUSH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +99,7 @@ class MetaOp:
     saved_bytes: float
     saved_replicated_bytes: float
     batch_coupled: bool = False
+    saved_attention_bytes: float = 0.0  # the part of `saved_bytes` that `Slice.selective` drops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +124,8 @@ class Slice:
     start_s: float
     round: int = 0
     recompute: bool = False  # only the slice's operators' inputs are kept for the backward
+    selective: bool = False  # the attention cores are computed again, their scores aren't kept
+    sequence_parallel: bool = False  # what tp doesn't divide otherwise is cut along the tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +200,8 @@ class Plan:
     """Everything that a backend needs, and what the plan was made from.
 
     `optimum_s` is the Theorem 1 optimum, summed over MetaLevels, forward and backward.
-    `zero1` shards the optimizer states over each parameter group (ZeRO stage 1).
+    `zero1` shards the optimizer states over each parameter group (ZeRO stage 1),
+    `shard_gradients` the gradients too (stage 2), `shard_parameters` the parameters too (stage 3).
     """
 
     format_version: str
@@ -188,6 +219,18 @@ class Plan:
     profile: str = ""  # how the times came about: "analytic model a100-fit-1", "measured ..."
     seed: int = 0
     tool: str = "spindle-sim"
+    rounds: tuple[Round, ...] = ()
+    shard_gradients: bool = False
+    shard_parameters: bool = False
+
+    @property
+    def zero_stage(self) -> int:
+        """ZeRO stage, 0 to 3."""
+        return self.zero1 + self.shard_gradients + self.shard_parameters
+
+    def micro_batches(self, round_number: int) -> int:
+        """Give the number of micro-batches of a round."""
+        return next((item.micro_batches for item in self.rounds if item.round == round_number), 1)
 
     def metaop_by_id(self) -> dict[str, MetaOp]:
         """Give the MetaOps by their ids."""

@@ -24,7 +24,7 @@ __all__ = ["plan_schema", "read_plan"]
 
 _MAX_PROBLEMS = 50
 _MAX_VALUE_LENGTH = 60
-_SECTIONS = ("metaops", "slices", "flows", "parameter_groups", "memory")
+_SECTIONS = ("metaops", "slices", "flows", "parameter_groups", "memory", "rounds")
 
 
 def read_plan(text: str, source: str) -> Plan:

@@ -106,7 +106,7 @@ def test_the_input_hash_is_the_sha256_of_the_canonical_json() -> None:
 @pytest.mark.parametrize(
     ("version", "said"),
     [
-        ("2.0", "2.0 is another major version: this program reads 1.0 to 1.0; make the plan again"),
+        ("2.0", "2.0 is another major version: this program reads 1.0 to 1.1; make the plan again"),
         ("0.3", "0.3 is another major version"),
         ("1.7", "1.7 was written by a newer spindle-sim"),
         ("1", '"1" is no version'),
