@@ -117,6 +117,40 @@ class Estimator:
             known = self._curves[key] = self._build(operator, backward, tp, recompute=recompute)
         return known
 
+    def operation_s(
+        self,
+        operator: OperatorNode,
+        backward: Backward,
+        *,
+        samples: float,
+        dp: int = 1,
+        tp: int = 1,
+        recompute: bool = False,
+        selective: bool = False,
+    ) -> tuple[float, float]:
+        """Give forward and backward seconds of one operator for `samples` on each of `dp` ranks.
+
+        `samples` are those of one batch or micro-batch on one data-parallel rank. The times include
+        the collectives of `tp` and, in the backward, what is computed again: the whole forward
+        where `recompute`, the attention cores where `selective`.
+        """
+        cost = operator.cost
+        count = samples * operator.items
+        forward_s, backward_s = self._compute_s(operator, cost, backward, tp=tp, samples=count)
+        reduce_s = self._reduce_s(cost, count, tp)
+        gather_s = 0.0
+        if dp > 1 and cost.gathered_bytes:
+            gather_s = self.all_gather_s(cost.gathered_bytes * count * dp, range(0, dp * tp, tp))
+        forward_s += reduce_s + gather_s
+        if backward is Backward.NONE:
+            return forward_s, backward_s
+        backward_s += reduce_s
+        if recompute:  # the gathered features aren't gathered again, they are kept
+            backward_s += forward_s - gather_s
+        elif selective:
+            backward_s += sum(self.compute.attention_s(item, count, tp) for item in cost.attentions)
+        return forward_s, backward_s
+
     def all_reduce_s(self, size_bytes: float, devices: Sequence[int]) -> float:
         """Give the time of an all-reduce of `size_bytes` on each of `devices`, on idle links."""
         return self.collectives.time_s(Collective.ALL_REDUCE, size_bytes, devices)
@@ -146,20 +180,16 @@ class Estimator:
     def _build(
         self, node: OperatorNode, backward: Backward, tp: int, *, recompute: bool
     ) -> ScalingCurve:
-        cost = node.cost
         allocations, forwards, backwards = [], [], []
         for dp in self._data_parallel_degrees(node, tp):
-            samples = node.batch_size * node.items / dp
-            forward_s, backward_s = self._compute_s(node, cost, backward, tp=tp, samples=samples)
-            reduce_s = self._reduce_s(cost, samples, tp)
-            gather_s = 0.0
-            if dp > 1 and cost.gathered_bytes:
-                size_bytes = cost.gathered_bytes * node.batch_size * node.items
-                gather_s = self.all_gather_s(size_bytes, range(0, dp * tp, tp))
-            forward_s += reduce_s + gather_s
-            if backward is not Backward.NONE:
-                # The gathered features aren't gathered again, they are kept.
-                backward_s += reduce_s + (forward_s - gather_s if recompute else 0.0)
+            forward_s, backward_s = self.operation_s(
+                node,
+                backward,
+                samples=node.batch_size / dp,
+                dp=dp,
+                tp=tp,
+                recompute=recompute,
+            )
             allocations.append(dp * tp)
             forwards.append(forward_s)
             backwards.append(backward_s)
