@@ -3,6 +3,7 @@
 from spindle_sim.estimate.collectives import Collective, CollectiveDemand
 from spindle_sim.estimate.curve import PiecewiseAlphaBeta, ScalingCurve
 from spindle_sim.estimate.estimator import EXTRAPOLATED, Estimator
+from spindle_sim.estimate.links import MeasuredLink
 from spindle_sim.estimate.memory import activation_bytes, state_bytes, working_bytes
 from spindle_sim.estimate.profile import Profile, load_profile, profile_schema, save_profile
 
@@ -11,6 +12,7 @@ __all__ = [
     "Collective",
     "CollectiveDemand",
     "Estimator",
+    "MeasuredLink",
     "PiecewiseAlphaBeta",
     "Profile",
     "ScalingCurve",

@@ -9,7 +9,8 @@ from spindle_sim.estimate.collectives import Collective, CollectiveDemand, Colle
 from spindle_sim.estimate.compute import ComputeModel
 from spindle_sim.estimate.curve import ScalingCurve
 from spindle_sim.estimate.device import DeviceModels, device_models, is_measured
-from spindle_sim.estimate.measured import MeasuredTimes
+from spindle_sim.estimate.links import LinkTable, MeasuredLink
+from spindle_sim.estimate.measured import MeasuredTimes, measured_step_s
 from spindle_sim.estimate.profile import Profile, load_profile
 from spindle_sim.plan import Backward
 from spindle_sim.workload import OperatorCost, OperatorNode, TransformerLayer
@@ -41,6 +42,7 @@ class Estimator:
         self.compute = ComputeModel(gpu=cluster.gpu, device=models.device(cluster.gpu))
         self.collectives = CollectiveModel(cluster=cluster, nccl=models.collective(cluster.gpu))
         self._measured = MeasuredTimes.of(profile, self.compute) if profile else None
+        self._links = LinkTable.of(profile, cluster) if profile and profile.links else None
         self._curves: dict[tuple[object, ...], ScalingCurve] = {}
 
     @property
@@ -138,13 +140,14 @@ class Estimator:
         count = samples * operator.items
         forward_s, backward_s = self._compute_s(operator, cost, backward, tp=tp, samples=count)
         reduce_s = self._reduce_s(cost, count, tp)
-        gather_s = 0.0
+        gather_s, return_s = 0.0, 0.0
         if dp > 1 and cost.gathered_bytes:
-            gather_s = self.all_gather_s(cost.gathered_bytes * count * dp, range(0, dp * tp, tp))
+            size_bytes, ranks = cost.gathered_bytes * count * dp, range(0, dp * tp, tp)
+            gather_s, return_s = self._gather_s(size_bytes, ranks)
         forward_s += reduce_s + gather_s
         if backward is Backward.NONE:
             return forward_s, backward_s
-        backward_s += reduce_s
+        backward_s += reduce_s + return_s
         if recompute:  # the gathered features aren't gathered again, they are kept
             backward_s += forward_s - gather_s
         elif selective:
@@ -153,6 +156,8 @@ class Estimator:
 
     def all_reduce_s(self, size_bytes: float, devices: Sequence[int]) -> float:
         """Give the time of an all-reduce of `size_bytes` on each of `devices`, on idle links."""
+        if measured := self.measured_link("all_reduce", size_bytes, devices):
+            return measured.time_s
         return self.collectives.time_s(Collective.ALL_REDUCE, size_bytes, devices)
 
     def reduce_scatter_s(self, size_bytes: float, devices: Sequence[int]) -> float:
@@ -161,6 +166,8 @@ class Estimator:
 
     def all_gather_s(self, size_bytes: float, devices: Sequence[int]) -> float:
         """Give the time of an all-gather whose result has `size_bytes`."""
+        if measured := self.measured_link("all_gather", size_bytes, devices):
+            return measured.time_s
         return self.collectives.time_s(Collective.ALL_GATHER, size_bytes, devices)
 
     def collective_demand(
@@ -171,10 +178,26 @@ class Estimator:
 
     def transfer_s(self, size_bytes: float, source_device: int, target_device: int) -> float:
         """Give the time of one message on idle links."""
+        ends = (source_device, target_device)
+        if source_device != target_device and (
+            measured := self.measured_link("transfer", size_bytes, ends)
+        ):
+            return measured.time_s
         return self.collectives.transfer_s(size_bytes, source_device, target_device)
 
+    def measured_link(
+        self, operation: str, size_bytes: float, devices: Sequence[int]
+    ) -> MeasuredLink | None:
+        """Give what the profile says of a transfer, all_reduce or all_gather; None if nothing."""
+        return None if self._links is None else self._links.find(operation, size_bytes, devices)
+
     def optimizer_step_s(self, num_parameters: float) -> float:
-        """Give the time of one mixed-precision Adam step over the parameters of one device."""
+        """Give the time of one mixed-precision Adam step over the parameters of one device.
+
+        That of the profile, where it has one.
+        """
+        if self.profile is not None and self.profile.optimizer and num_parameters > 0:
+            return measured_step_s(self.profile.optimizer, num_parameters)
         return self.compute.optimizer_step_s(num_parameters)
 
     def _build(
@@ -209,6 +232,17 @@ class Estimator:
             self.compute.forward_s(cost, samples, tp),
             self.compute.backward_s(cost, samples, backward, tp),
         )
+
+    def _gather_s(self, size_bytes: float, devices: Sequence[int]) -> tuple[float, float]:
+        """Give how long a coupled loss gathers features in the forward, and sums their gradients.
+
+        Both modalities one after the other, where the profile says how long that takes: small
+        collectives cost their latency each. In the model they are one gather.
+        """
+        if self.measured_link("all_gather", size_bytes / 2, devices) is None:
+            return self.all_gather_s(size_bytes, devices), 0.0
+        each_s = self.all_gather_s(size_bytes / 2, devices)
+        return 2 * each_s, 2 * self.all_reduce_s(size_bytes / 2, devices)
 
     def _reduce_s(self, cost: OperatorCost, samples: float, tp: int) -> float:
         if tp == 1 or not cost.reductions:

@@ -6,15 +6,31 @@ the nearest point.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from spindle_sim.estimate.compute import ComputeModel
-from spindle_sim.estimate.profile import OperatorPoint, Profile, ProfiledOperator
+from spindle_sim.estimate.profile import (
+    OperatorPoint,
+    OptimizerPoint,
+    Profile,
+    ProfiledOperator,
+)
 from spindle_sim.plan import Backward
 from spindle_sim.workload import OperatorCost, OperatorNode
 
-__all__ = ["MeasuredTimes"]
+__all__ = ["MeasuredTimes", "measured_step_s"]
+
+
+def measured_step_s(points: Sequence[OptimizerPoint], parameters: float) -> float:
+    """Give the time of an optimizer step: linear between points, and from the origin or the end."""
+    known = sorted((point.parameters, point.time_s) for point in points)
+    right = bisect_left(known, (parameters,))
+    if right == len(known):
+        return known[-1][1] * parameters / known[-1][0]
+    before, after = known[right - 1] if right else (0.0, 0.0), known[right]
+    share = (parameters - before[0]) / (after[0] - before[0])
+    return before[1] + share * (after[1] - before[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,23 +46,38 @@ def activation_bytes(
     tp: int = 1,
     recompute: bool = False,
     first_op: int = 0,
+    micro_batches: int = 1,
+    selective: bool = False,
+    sequence_parallel: bool = False,
 ) -> float:
     """Give the bytes that one device keeps of a slice from its forward until its backward.
 
-    With `recompute` each operator keeps its input only. A MetaOp without backward keeps nothing.
+    Those of one of `micro_batches`. With `recompute` each operator keeps its input only, with
+    `selective` all but what the attention core does. `sequence_parallel` divides the rest, too. A
+    MetaOp without backward keeps nothing.
     """
     if metaop.backward is Backward.NONE:
         return 0.0
-    samples = metaop.batch / dp
+    samples = metaop.batch / dp / micro_batches
+    whole = tp if sequence_parallel else 1
     if recompute:
         first = metaop.input_bytes if first_op == 0 else metaop.output_bytes
-        return samples * (first + (num_ops - 1) * metaop.output_bytes)
-    return samples * num_ops * (metaop.saved_bytes / tp + metaop.saved_replicated_bytes)
+        return samples * (first + (num_ops - 1) * metaop.output_bytes) / whole
+    divided = metaop.saved_bytes - (metaop.saved_attention_bytes if selective else 0.0)
+    return samples * num_ops * (divided / tp + metaop.saved_replicated_bytes / whole)
 
 
-def working_bytes(metaop: MetaOp, *, dp: int, tp: int = 1) -> float:
+def working_bytes(
+    metaop: MetaOp,
+    *,
+    dp: int,
+    tp: int = 1,
+    micro_batches: int = 1,
+    sequence_parallel: bool = False,
+) -> float:
     """Give what recomputing ONE operator of a slice holds for the time of its backward."""
     if metaop.backward is Backward.NONE:
         return 0.0
-    samples = metaop.batch / dp
-    return samples * (metaop.saved_bytes / tp + metaop.saved_replicated_bytes)
+    samples = metaop.batch / dp / micro_batches
+    whole = tp if sequence_parallel else 1
+    return samples * (metaop.saved_bytes / tp + metaop.saved_replicated_bytes / whole)

@@ -7,6 +7,7 @@ from spindle_sim.estimate.profile import (
     PROFILE_VERSION,
     LinkPoint,
     OperatorPoint,
+    OptimizerPoint,
     Profile,
     ProfiledOperator,
     ProfileProvenance,
@@ -99,15 +100,15 @@ class Profiling:
     results: tuple[ProbeResult, ...]
     skipped: tuple[SkippedProbe, ...] = ()
     links: tuple[LinkPoint, ...] = ()
+    optimizer: tuple[OptimizerPoint, ...] = ()
+    element_bytes: float = 2.0  # of what was measured
 
 
 def to_profile(profiling: Profiling, *, name: str, date: str, tool: str) -> Profile:
     """Give the profile file's content; its source says what was not measured."""
-    unmeasured = (
-        "not measured: collectives, tensor parallelism's among them, and the optimizer step"
-    )
-    if profiling.links:
-        unmeasured = "not measured: the optimizer step; links are recorded, not planned with"
+    missing = [] if profiling.links else ["collectives, tensor parallelism's among them"]
+    missing += [] if profiling.optimizer else ["the optimizer step"]
+    unmeasured = f"not measured: {' and '.join(missing)}" if missing else "with links and steps"
     if profiling.skipped:
         unmeasured += f"; {len(profiling.skipped)} points skipped"
     return Profile(
@@ -122,6 +123,8 @@ def to_profile(profiling: Profiling, *, name: str, date: str, tool: str) -> Prof
         ),
         operators=_operators(profiling.results),
         links=profiling.links,
+        optimizer=profiling.optimizer,
+        element_bytes=profiling.element_bytes,
     )
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "PROFILE_VERSION",
     "LinkPoint",
     "OperatorPoint",
+    "OptimizerPoint",
     "Profile",
     "ProfileProvenance",
     "ProfiledOperator",
@@ -31,7 +32,8 @@ __all__ = [
     "save_profile",
 ]
 
-PROFILE_VERSION = "1.0"
+PROFILE_VERSION = "1.1"
+_READ_VERSIONS = ("1.0", "1.1")  # 1.1 added the optimizer step and the width of elements
 _MAX_VALUE_LENGTH = 60
 
 
@@ -78,9 +80,9 @@ class ProfiledOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkPoint:
-    """The time of one transfer or collective, for the record: shown, not yet planned with."""
+    """The time of one transfer or collective among `ranks`; an all-gather's size: its result's."""
 
-    operation: Literal["transfer", "all_reduce"]
+    operation: Literal["transfer", "all_reduce", "all_gather"]
     reach: Literal["island", "network"]
     ranks: int
     size_bytes: float
@@ -88,14 +90,24 @@ class LinkPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerPoint:
+    """The time of one optimizer step over so many parameters of one device."""
+
+    parameters: float
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A whole profile file."""
+    """A whole profile file; sizes of `links` are those of elements of `element_bytes`."""
 
     format_version: str
     name: str
     provenance: ProfileProvenance
     operators: tuple[ProfiledOperator, ...]
     links: tuple[LinkPoint, ...] = ()
+    optimizer: tuple[OptimizerPoint, ...] = ()
+    element_bytes: float = 2.0
 
     @property
     def sha256(self) -> str:
@@ -129,7 +141,7 @@ def parse_profile(text: str, source: str) -> Profile:
     except (ValueError, RecursionError) as error:
         raise InputError(Problem(source=source, message=f"is no JSON: {error}")) from error
     found = raw.get("format_version") if isinstance(raw, dict) else None
-    if found != PROFILE_VERSION:
+    if found not in _READ_VERSIONS:
         message = f'is {_shown(found)}; this program reads "{PROFILE_VERSION}"'
         raise InputError(Problem(source=source, path="format_version", message=message))
     try:
@@ -202,10 +214,20 @@ def _rule_problems(profile: Profile, source: str) -> Iterable[Problem]:
             if min(numbers) <= 0:
                 message = "samples and every time must be positive"
                 yield Problem(source=source, path=f"{path}.points[{place}]", message=message)
+    yield from _other_problems(profile, source)
+
+
+def _other_problems(profile: Profile, source: str) -> Iterable[Problem]:
     for index, link in enumerate(profile.links):
         if min(link.ranks, link.size_bytes, link.time_s) <= 0:
             message = "ranks, size_bytes and time_s must be positive"
             yield Problem(source=source, path=f"links[{index}]", message=message)
+    for index, step in enumerate(profile.optimizer):
+        if min(step.parameters, step.time_s) <= 0:
+            message = "parameters and time_s must be positive"
+            yield Problem(source=source, path=f"optimizer[{index}]", message=message)
+    if profile.element_bytes <= 0:
+        yield Problem(source=source, path="element_bytes", message="must be positive")
 
 
 def _shown(value: object) -> str:

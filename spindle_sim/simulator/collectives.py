@@ -8,7 +8,7 @@ other traffic it shares like any stream.
 from collections.abc import Sequence
 
 from spindle_sim.estimate import Collective, Estimator
-from spindle_sim.simulator.links import Links
+from spindle_sim.simulator.links import Links, measured_demand
 from spindle_sim.simulator.network import Demand
 
 __all__ = ["all_reduce_demand"]
@@ -30,6 +30,10 @@ def all_reduce_demand(
         moved.append((links.fabric, wanted.fabric_bytes))
     # Progress is counted in bytes of the link that takes longest, so that two equal collectives, or
     # one and a message, get equal parts of it.
+    measured = estimator.measured_link(Collective.ALL_REDUCE, size_bytes, devices)
+    if measured is not None:
+        used = [link for link, size in moved if size > 0]
+        return measured_demand(links, measured, size_bytes, used)
     busiest = max(moved, key=lambda use: use[1] / links.capacities[use[0]], default=(0, 0.0))[1]
     return Demand(
         size_bytes=busiest,

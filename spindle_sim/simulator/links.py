@@ -5,13 +5,16 @@ it; every NIC one direction in and one out, at its line rate times its efficienc
 link, where it is oversubscribed. Bandwidths are what one direction carries.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
 from spindle_sim.cluster import Cluster
+from spindle_sim.estimate import MeasuredLink
+from spindle_sim.simulator.network import Demand
 
-__all__ = ["Links", "Path", "cluster_links"]
+__all__ = ["Links", "Path", "cluster_links", "measured_demand"]
 
 
 class Path(NamedTuple):
@@ -54,6 +57,29 @@ class Links:
         first = 2 * self.cluster.num_devices
         num_nics = self.cluster.num_nodes * self.cluster.nics_per_node
         return first + index, first + num_nics + index
+
+
+def measured_demand(
+    links: Links, measured: MeasuredLink, size_bytes: float, used: Sequence[int], count: int = 1
+) -> Demand:
+    """Give a demand that takes its measured time alone: it fills each link that it uses.
+
+    `count` messages progress alike. Beside others each gets its share of the links.
+    """
+    moving_s = measured.time_s - measured.latency_s
+    if moving_s <= 0:
+        return Demand(size_bytes=0.0, latency_s=measured.latency_s, loads=())
+    rate = size_bytes / moving_s
+    return Demand(
+        size_bytes=size_bytes,
+        latency_s=measured.latency_s,
+        loads=tuple(
+            (link, count * links.capacities[link] / rate)
+            for link in used
+            if links.capacities[link] < inf
+        ),
+        limit_bytes_per_s=rate,
+    )
 
 
 def cluster_links(cluster: Cluster) -> Links:

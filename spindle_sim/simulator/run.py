@@ -61,11 +61,14 @@ def simulate(
     network: bool = True,
     bucket_bytes: float = DEFAULT_BUCKET_BYTES,
     overlap_slowdown: float = DEFAULT_SLOWDOWN,
+    estimator: Estimator | None = None,
 ) -> Timeline:
     """Replay one iteration of a valid plan, whoever made it.
 
     `overlap_sync` lets parameter groups synchronize in buckets of about `bucket_bytes`, each as
     soon as its gradients are complete; computing beside it takes `overlap_slowdown` times as long.
+    `estimator`, where given, says how long links and optimizer steps take, such as one with a
+    profile that measured them; the plan says how long slices take.
     `jitter` multiplies every compute duration by lognormal noise of mean 1 and that standard
     deviation, drawn from `seed`. Without `network` transfers and collectives are free. Same
     arguments, same result to the bit.
@@ -77,12 +80,13 @@ def simulate(
     _check(jitter, bucket_bytes, overlap_slowdown)
     steps = sync_steps(plan, schedule(plan), overlap=overlap_sync, bucket_bytes=bucket_bytes)
     slowdown = overlap_slowdown if overlap_sync else 1.0
-    world = _world(plan, network=network, slowdown=slowdown)
+    estimator = estimator or Estimator(plan.cluster)
+    world = _world(plan, estimator, network=network, slowdown=slowdown)
     order = operation_order(plan)
     noise = _noise(len(order) + plan.cluster.num_devices, jitter, seed)
     last = _start_operations(world, order, noise[: len(order)])
-    synced = _start_syncs(world, steps)
-    _start_optimizers(world, last, synced, noise[len(order) :])
+    synced = _start_syncs(world, steps, estimator)
+    _start_optimizers(world, estimator, last, synced, noise=noise[len(order) :])
     world.env.run()
     assert all(event.processed for event in world.done.values()), "an operation never ran"
     return Timeline(
@@ -104,7 +108,7 @@ def _check(jitter: float, bucket_bytes: float, overlap_slowdown: float) -> None:
         raise UsageError(f"overlap_slowdown is {overlap_slowdown}; give 1 (none) or more")
 
 
-def _world(plan: Plan, *, network: bool, slowdown: float) -> World:
+def _world(plan: Plan, estimator: Estimator, *, network: bool, slowdown: float) -> World:
     env = simpy.Environment()
     links = cluster_links(plan.cluster)
     record = Record()
@@ -116,7 +120,7 @@ def _world(plan: Plan, *, network: bool, slowdown: float) -> World:
         metaops=plan.metaop_by_id(),
         slices=plan.slice_by_id(),
         network=fluid if network else None,
-        transfers=Transfers(env, links, fluid, record),
+        transfers=Transfers(env, links, fluid, record, estimator),
         record=record,
         memory={
             device: MemoryTrack(device, holding.state_bytes) for device, holding in held.items()
@@ -171,9 +175,8 @@ def _start_flows(world: World, waits: dict[Operation, dict[Event, None]]) -> Non
                 world.env.process(run_flow(world, flow, phase, world.done[given], arrived))
 
 
-def _start_syncs(world: World, steps: Sequence[SyncStep]) -> dict[int, Event]:
+def _start_syncs(world: World, steps: Sequence[SyncStep], estimator: Estimator) -> dict[int, Event]:
     """Start a process for each step; give the last one's end per device."""
-    estimator = Estimator(world.plan.cluster)
     links = world.transfers.links
     last: dict[int, Event] = {}
     for step in steps:
@@ -196,9 +199,13 @@ def _start_syncs(world: World, steps: Sequence[SyncStep]) -> dict[int, Event]:
 
 
 def _start_optimizers(
-    world: World, last: dict[int, Event], synced: dict[int, Event], noise: Sequence[float]
+    world: World,
+    estimator: Estimator,
+    last: dict[int, Event],
+    synced: dict[int, Event],
+    *,
+    noise: Sequence[float],
 ) -> None:
-    estimator = Estimator(world.plan.cluster)
     for device, holding in world.holdings.items():
         if holding.stepped:
             waits = [last[device], *([synced[device]] if device in synced else [])]

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import simpy
 from simpy.events import Event
 
+from spindle_sim.estimate import Estimator
 from spindle_sim.plan import Slice
-from spindle_sim.simulator.links import Links
+from spindle_sim.simulator.links import Links, Path, measured_demand
 from spindle_sim.simulator.network import Demand, Network
 from spindle_sim.simulator.record import Note, Record
 from spindle_sim.simulator.resharding import Layout, Piece, concatenated, reshard
@@ -39,6 +40,7 @@ class Transfers:
     links: Links
     network: Network
     record: Record
+    estimator: Estimator
 
     def start(self, boundary: Boundary) -> Event:
         """Start everything now; the event succeeds when all has arrived."""
@@ -53,11 +55,7 @@ class Transfers:
                 path = self.links.path(piece.source, piece.target)
                 groups.setdefault((path.links, path.latency_s, piece.bytes), []).append(piece)
         demands = [
-            Demand(
-                size_bytes=size_bytes,
-                latency_s=latency_s,
-                loads=tuple((link, float(len(members))) for link in links),
-            )
+            self._messages(Path(links, latency_s), size_bytes, members)
             for (links, latency_s, size_bytes), members in groups.items()
         ]
         copies = concatenated(pieces)
@@ -71,6 +69,18 @@ class Transfers:
         started_s = self.env.now
         ends_s = yield self.network.transmit(demands)
         self._note(boundary, started_s, list(zip(ends_s, batches, strict=True)))
+
+    def _messages(self, path: Path, size_bytes: float, members: list[Piece]) -> Demand:
+        """Give messages over one path as one demand: as measured, or by the links' bandwidth."""
+        ends = members[0].source, members[0].target
+        measured = self.estimator.measured_link("transfer", size_bytes, ends)
+        if measured is not None:
+            return measured_demand(self.links, measured, size_bytes, path.links, len(members))
+        return Demand(
+            size_bytes=size_bytes,
+            latency_s=path.latency_s,
+            loads=tuple((link, float(len(members))) for link in path.links),
+        )
 
     def _copy(self, piece: Piece) -> Demand:
         """Read and write once each, at the memory's bandwidth."""

@@ -154,7 +154,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_another_version_is_refused() -> None:
     (found,) = mistakes(changed(format_version="2.0"))
-    assert found == 'box.json: format_version: is "2.0"; this program reads "1.0"'
+    assert found == 'box.json: format_version: is "2.0"; this program reads "1.1"'
 
 
 def test_what_is_no_json_is_refused() -> None:
