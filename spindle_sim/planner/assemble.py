@@ -10,6 +10,7 @@ from spindle_sim.plan import (
     Flow,
     InputHashes,
     Plan,
+    Round,
     Slice,
     input_hash,
     schedule,
@@ -18,7 +19,7 @@ from spindle_sim.planner.context import Context
 from spindle_sim.planner.metagraph import DraftSlice, MetaGraph
 from spindle_sim.planner.pool import device_memory, parameter_groups, shard_masks
 
-__all__ = ["assemble", "merged"]
+__all__ = ["assemble", "complete", "merged"]
 
 Placed = tuple[DraftSlice, tuple[int, ...]]
 
@@ -32,14 +33,35 @@ def assemble(
     optimum_s: float,
 ) -> Plan:
     """Give the plan of these drafts on these devices, with `start_s` as transfers were free."""
-    graph, workload, cluster = context.graph, context.workload, context.cluster
-    metaops = tuple(node.metaop for node in graph.nodes.values())
-    slices = tuple(
+    slices = [
         _slice(context, f"s{index}", draft, devices)
         for index, (draft, devices) in enumerate(merged(drafts, placements))
+    ]
+    return complete(
+        context,
+        slices,
+        strategy=strategy,
+        zero_stage=int(context.settings.zero1),
+        optimum_s=optimum_s,
     )
+
+
+def complete(
+    context: Context,
+    slices: Sequence[Slice],
+    *,
+    strategy: str,
+    zero_stage: int,
+    optimum_s: float,
+    rounds: tuple[Round, ...] = (),
+) -> Plan:
+    """Give the plan of these slices: their flows, parameter groups, memory, and times.
+
+    The slices' own `start_s` only says in which order those of one stage run.
+    """
+    graph, workload, cluster = context.graph, context.workload, context.cluster
+    metaops = tuple(node.metaop for node in graph.nodes.values())
     masks = shard_masks(metaops, slices)
-    zero1 = context.settings.zero1
     plan = Plan(
         format_version=FORMAT_VERSION,
         strategy=strategy,
@@ -51,21 +73,24 @@ def assemble(
         workload=workload,
         cluster=cluster,
         metaops=metaops,
-        slices=slices,
+        slices=tuple(slices),
         flows=tuple(_flows(graph, slices)),
         parameter_groups=parameter_groups(metaops, masks),
-        memory=device_memory(metaops, slices, masks, cluster.num_devices, zero1=zero1),
+        memory=(),
         optimum_s=optimum_s,
-        zero1=zero1,
+        zero1=zero_stage >= 1,
         profile=context.estimator.profile_name,
         seed=context.seed,
+        rounds=rounds,
+        shard_gradients=zero_stage >= 2,  # noqa: PLR2004
+        shard_parameters=zero_stage >= 3,  # noqa: PLR2004
     )
     times = schedule(plan).slices
     started = tuple(
         replace(item, start_s=time.forward_start_s)
         for item, time in zip(slices, times, strict=True)
     )
-    return replace(plan, slices=started)
+    return replace(plan, slices=started, memory=device_memory(plan, masks))
 
 
 def merged(drafts: Sequence[DraftSlice], placements: Sequence[tuple[int, ...]]) -> list[Placed]:

@@ -121,4 +121,14 @@ def _metaop(
         saved_bytes=cost.saved_bytes * node.items,
         saved_replicated_bytes=cost.saved_replicated_bytes * node.items,
         batch_coupled=cost.gathered_bytes > 0,
+        saved_attention_bytes=_attention_bytes(cost) * node.items,
     )
+
+
+def _attention_bytes(cost: OperatorCost) -> float:
+    """Give what an attention core alone keeps for its backward: flash attention's softmax sums.
+
+    Its inputs and its output are kept all the same, by the products around it.
+    """
+    sums = sum(item.count * item.heads * item.queries for item in cost.attentions)
+    return min(cost.saved_bytes, 4.0 * sums)

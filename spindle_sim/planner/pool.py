@@ -6,7 +6,7 @@ reduced with the shard's group, so that every rank of a data-parallel replica ke
 (tensor-parallel ranks compute equal gradients of them).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from spindle_sim.estimate.memory import (
     shard_parameters,
     working_bytes,
 )
-from spindle_sim.plan import DeviceMemory, MetaOp, ParameterGroup, ParameterRange, Slice
+from spindle_sim.plan import DeviceMemory, MetaOp, ParameterGroup, ParameterRange, Plan, Slice
+from spindle_sim.plan.schedule import operation_order
 
-__all__ = ["device_memory", "parameter_groups", "shard_masks"]
+__all__ = ["device_memory", "parameter_groups", "peak_activations", "shard_masks"]
 
 # (parameter set, shard, number of shards) -> devices of each operator
 ShardMasks = dict[tuple[str, int, int], list[int]]
@@ -67,27 +68,23 @@ def parameter_groups(metaops: Sequence[MetaOp], masks: ShardMasks) -> tuple[Para
     return tuple(sorted(groups, key=lambda g: (g.devices, g.num_shards, g.shard)))
 
 
-def device_memory(
-    metaops: Sequence[MetaOp],
-    slices: Sequence[Slice],
-    masks: ShardMasks,
-    num_devices: int,
-    *,
-    zero1: bool,
-) -> tuple[DeviceMemory, ...]:
+def device_memory(plan: Plan, masks: ShardMasks) -> tuple[DeviceMemory, ...]:
     """Give the peak of every device: states all the time, activations of its fullest round."""
-    by_set = {metaop.parameter_set: metaop for metaop in metaops}
+    by_set = {metaop.parameter_set: metaop for metaop in plan.metaops}
+    num_devices, stage = plan.cluster.num_devices, plan.zero_stage
     parameters, gradients, optimizer = np.zeros((3, num_devices))
     for (name, _, tp), held in masks.items():
         metaop = by_set[name]
         for mask, _, count in _runs(held):
             devices = list(_devices(mask))
             size = count * shard_parameters(metaop, tp)
-            parameters[devices] += PARAMETER_BYTES * size
+            # Frozen parameters are in no group: nothing of them is divided.
+            shards = 1 if metaop.frozen else len(devices)
+            parameters[devices] += PARAMETER_BYTES * size / (shards if stage > 2 else 1)  # noqa: PLR2004
             if not metaop.frozen:
-                gradients[devices] += GRADIENT_BYTES * size
-                optimizer[devices] += OPTIMIZER_BYTES * size / (len(devices) if zero1 else 1)
-    activations = _peak_activations({m.id: m for m in metaops}, slices, num_devices)
+                gradients[devices] += GRADIENT_BYTES * size / (shards if stage > 1 else 1)
+                optimizer[devices] += OPTIMIZER_BYTES * size / (shards if stage else 1)
+    activations = peak_activations(plan)
     return tuple(
         DeviceMemory(
             device=device,
@@ -100,32 +97,47 @@ def device_memory(
     )
 
 
-def _peak_activations(
-    by_id: Mapping[str, MetaOp], slices: Sequence[Slice], num_devices: int
-) -> list[float]:
-    """Give the most that activations take on each device; a round frees what it kept."""
-    peak = [0.0] * num_devices
-    kept = [0.0] * num_devices
-    current = 0
-    for item in sorted(slices, key=lambda s: (s.round, s.stage)):
-        if item.round != current:
-            kept = [0.0] * num_devices
-            current = item.round
-        metaop = by_id[item.metaop]
-        more = activation_bytes(
-            metaop,
-            num_ops=item.num_ops,
-            dp=item.dp,
-            tp=item.tp,
-            recompute=item.recompute,
-            first_op=item.first_op,
-        )
-        # In its backward whatever ran later on the device is freed already.
-        working = working_bytes(metaop, dp=item.dp, tp=item.tp) if item.recompute else 0.0
-        for device in item.devices:
-            kept[device] += more
-            peak[device] = max(peak[device], kept[device] + working)
+def peak_activations(plan: Plan) -> list[float]:
+    """Give the most that activations take on each device, as it runs its operations in order."""
+    by_id = plan.metaop_by_id()
+    level = [0.0] * plan.cluster.num_devices
+    peak = list(level)
+    sizes = [_sizes(plan, item, by_id[item.metaop]) for item in plan.slices]
+    for operation in operation_order(plan):
+        kept, working = sizes[operation.slice_index]
+        for device in plan.slices[operation.slice_index].devices:
+            if operation.backward:
+                peak[device] = max(peak[device], level[device] + working)
+                level[device] -= kept
+            else:
+                level[device] += kept
+                peak[device] = max(peak[device], level[device])
     return peak
+
+
+def _sizes(plan: Plan, item: Slice, metaop: MetaOp) -> tuple[float, float]:
+    """Give what each device keeps of one micro-batch of a slice, and holds in its backward."""
+    micro_batches = plan.micro_batches(item.round)
+    kept = activation_bytes(
+        metaop,
+        num_ops=item.num_ops,
+        dp=item.dp,
+        tp=item.tp,
+        recompute=item.recompute,
+        first_op=item.first_op,
+        micro_batches=micro_batches,
+        selective=item.selective,
+        sequence_parallel=item.sequence_parallel,
+    )
+    if not item.recompute:
+        return kept, 0.0
+    return kept, working_bytes(
+        metaop,
+        dp=item.dp,
+        tp=item.tp,
+        micro_batches=micro_batches,
+        sequence_parallel=item.sequence_parallel,
+    )
 
 
 def _runs(held: Sequence[int]) -> list[tuple[int, int, int]]:

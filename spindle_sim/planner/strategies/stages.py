@@ -1,0 +1,109 @@
+"""Cutting a task into the stages of a pipeline: whole operators, in the tasks' linear order."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from spindle_sim.planner.metagraph import MetaNode
+
+__all__ = ["Piece", "cut_stages", "recomputable", "stage_pieces"]
+
+_LAYER = "transformer_layer"
+_TIES = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Operators [first_op, first_op + num_ops) of a MetaOp, recomputed or not."""
+
+    metaop: str
+    first_op: int
+    num_ops: int
+    recompute: bool
+
+
+def cut_stages(
+    nodes: Sequence[MetaNode], times_s: Sequence[float], num_stages: int
+) -> tuple[int, ...]:
+    """Give where stages begin and the last one ends, counted in operators of the linear order.
+
+    One run of transformer layers is divided evenly where that is possible, as Megatron-LM does;
+    anything else is cut so that the longest stage is as short as can be.
+    """
+    counts = [node.metaop.num_ops for node in nodes]
+    layers = [index for index, node in enumerate(nodes) if node.metaop.kind == _LAYER]
+    if len(layers) == 1 and counts[layers[0]] % num_stages == 0:
+        before, total = sum(counts[: layers[0]]), sum(counts)
+        size = counts[layers[0]] // num_stages
+        return (0, *(before + size * stage for stage in range(1, num_stages)), total)
+    return balanced(
+        [time_s for time_s, n in zip(times_s, counts, strict=True) for _ in range(n)], num_stages
+    )
+
+
+def balanced(times_s: Sequence[float], num_stages: int) -> tuple[int, ...]:
+    """Give the cuts of a sequence that make its longest part shortest; no part is empty.
+
+    The bound on a part is bisected; for a bound, filling parts from the left needs fewest of them.
+    """
+    ends = [0.0, *accumulate(times_s)]
+    low, high = max(max(times_s), ends[-1] / num_stages), ends[-1]
+    if _filled(ends, num_stages, low) is not None:
+        high = low
+    while high - low > _TIES * high:
+        middle = (low + high) / 2
+        if _filled(ends, num_stages, middle) is None:
+            low = middle
+        else:
+            high = middle
+    cuts = _filled(ends, num_stages, high)
+    assert cuts is not None, "the whole sequence fits into one part"
+    return cuts
+
+
+def stage_pieces(
+    nodes: Sequence[MetaNode], cuts: Sequence[int], *, recompute_ops: int | None
+) -> tuple[tuple[Piece, ...], ...]:
+    """Give the pieces of each stage; the first `recompute_ops` layers of each are recomputed."""
+    stages: list[tuple[Piece, ...]] = []
+    for begin, end in pairwise(cuts):
+        pieces: list[Piece] = []
+        left = end - begin if recompute_ops is None else recompute_ops
+        reached = 0
+        for node in nodes:
+            first = max(begin - reached, 0)
+            count = min(end - reached, node.metaop.num_ops) - first
+            reached += node.metaop.num_ops
+            if count <= 0:
+                continue
+            again = min(left, count) if recomputable(node) else 0
+            left -= again
+            name = node.metaop.id
+            if again:
+                pieces.append(Piece(metaop=name, first_op=first, num_ops=again, recompute=True))
+            if count > again:
+                pieces.append(
+                    Piece(
+                        metaop=name, first_op=first + again, num_ops=count - again, recompute=False
+                    )
+                )
+        stages.append(tuple(pieces))
+    return tuple(stages)
+
+
+def recomputable(node: MetaNode) -> bool:
+    """Tell whether full recomputation takes the operator: layers, and what nobody knows better."""
+    return node.metaop.kind in (_LAYER, "custom") and not node.metaop.batch_coupled
+
+
+def _filled(ends: Sequence[float], num_parts: int, bound: float) -> tuple[int, ...] | None:
+    """Fill parts from the left up to a bound; None where they aren't enough."""
+    count = len(ends) - 1
+    cuts = [0]
+    for part in range(1, num_parts + 1):
+        begin = cuts[-1]
+        reached = bisect_right(ends, (ends[begin] + bound) * (1 + _TIES)) - 1
+        # What is left must do for one operator in each later part.
+        cuts.append(max(begin + 1, min(reached, count - (num_parts - part))))
+    return tuple(cuts) if cuts[-1] == count else None
