@@ -9,7 +9,20 @@ from dataclasses import dataclass, field
 
 import torch
 
-__all__ = ["GroupRange", "ShardedOptimizer"]
+__all__ = ["GroupRange", "RangePart", "ShardedOptimizer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangePart:
+    """What a range has of one parameter: its flat numbers from `begin` on, as a parameter to step.
+
+    Each has AdamW states of its own: parameters of one group may have been stepped more or less
+    often. What fills the last range belongs to no parameter.
+    """
+
+    parameter: torch.nn.Parameter | None
+    begin: int
+    numbers: torch.nn.Parameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +34,9 @@ class GroupRange:
 
     parameters: tuple[torch.nn.Parameter, ...]
     numbers: torch.Tensor
-    own: torch.nn.Parameter
+    own: torch.Tensor
     begin: int
+    parts: tuple[RangePart, ...]
 
     @classmethod
     def of(
@@ -42,22 +56,38 @@ class GroupRange:
         return cls(
             parameters=tuple(parameters),
             numbers=numbers,
-            own=torch.nn.Parameter(numbers[begin : begin + length]),
+            own=numbers[begin : begin + length],
             begin=begin,
+            parts=_parts(parameters, numbers, begin, begin + length),
         )
 
     def take_gradient(self) -> None:
-        """Give `own` its part of the parameters' gradients, and forget those."""
-        parts = [
-            (torch.zeros_like(item) if item.grad is None else item.grad).flatten()
-            for item in self.parameters
-        ]
-        gradient = torch.zeros_like(self.own)
-        whole = torch.cat(parts)[self.begin : self.begin + len(gradient)]
-        gradient[: len(whole)] = whole
-        self.own.grad = gradient
+        """Give the parts their numbers of the parameters' gradients, and forget those."""
+        for part in self.parts:
+            count = part.numbers.numel()
+            if part.parameter is None or part.parameter.grad is None:
+                part.numbers.grad = torch.zeros_like(part.numbers)
+            else:
+                flat = part.parameter.grad.flatten()
+                part.numbers.grad = flat[part.begin : part.begin + count]
         for parameter in self.parameters:
             parameter.grad = None
+
+
+def _parts(
+    parameters: Sequence[torch.nn.Parameter], numbers: torch.Tensor, begin: int, end: int
+) -> tuple[RangePart, ...]:
+    """Give the parts of the range from `begin` to `end` of the group's numbers."""
+    parts = []
+    first = 0
+    fill = numbers.numel() - sum(parameter.numel() for parameter in parameters)
+    for parameter, count in [*((item, item.numel()) for item in parameters), (None, fill)]:
+        low, high = max(begin, first), min(end, first + count)
+        if low < high:
+            own = torch.nn.Parameter(numbers[low:high])
+            parts.append(RangePart(parameter=parameter, begin=low - first, numbers=own))
+        first += count
+    return tuple(parts)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,8 +99,8 @@ class ShardedOptimizer:
     _optimizer: torch.optim.Optimizer | None = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the optimizer of the ranges."""
-        owned = [item.own for item in self.ranges.values()]
+        """Make the optimizer of the ranges' parts."""
+        owned = [part.numbers for item in self.ranges.values() for part in item.parts]
         self._optimizer = (
             torch.optim.AdamW(owned, lr=self.learning_rate, foreach=False) if owned else None
         )
@@ -86,6 +116,12 @@ class ShardedOptimizer:
             for value in state.values()
             if value.dim()  # not the counter of steps
         )
+
+    def state(self, part: RangePart) -> dict[str, torch.Tensor]:
+        """Give the states of a part, to be read or set; empty before its first step."""
+        assert self._optimizer is not None, "a range has parts, so that something steps them"
+        states: dict[str, torch.Tensor] = self._optimizer.state[part.numbers]
+        return states
 
     def step(self) -> None:
         """Step the ranges; the others' come by `ranges[group].numbers`, to be gathered."""
