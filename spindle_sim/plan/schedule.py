@@ -1,22 +1,26 @@
 """WHEN every slice runs if transfers are free: the schedule of a plan, by a plain recurrence.
 
-The execution order is that of `plan/model.py`; this file is the one place where it is worked out.
+The execution order is that of `plan/model.py`; this file is the one place where it is worked out
+(pipelined rounds: `plan/pipeline.py`).
 It knows no network and no simulator: the simulator without a network must give the same numbers.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from spindle_sim.errors import PlanError
-from spindle_sim.plan.model import Backward, Flow, Plan, Slice
+from spindle_sim.plan.lanes import lanes
+from spindle_sim.plan.model import Backward, Flow, Order, Plan, Round, Slice
+from spindle_sim.plan.pipeline import pipeline_mistakes, pipeline_of, pipeline_order
 
 __all__ = [
     "Operation",
     "Schedule",
     "ScheduledSlice",
     "execution_order",
+    "handovers",
     "has_backward",
     "operation_order",
     "schedule",
@@ -24,15 +28,19 @@ __all__ = [
 
 
 class Operation(NamedTuple):
-    """The forward or the backward of `plan.slices[slice_index]`."""
+    """The forward or the backward of `plan.slices[slice_index]` for one micro-batch."""
 
     slice_index: int
     backward: bool
+    micro_batch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledSlice:
-    """When one slice runs; without a backward, both of its backward times are its forward end."""
+    """When one slice runs: its first micro-batch's forward, and the last backward that it runs.
+
+    Without a backward, both of its backward times are its (last) forward's end.
+    """
 
     slice: str
     forward_start_s: float
@@ -43,14 +51,17 @@ class ScheduledSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The times of all slices, in the plan's order, with free transfers."""
+    """The times of all slices, in the plan's order, and of all operations, with free transfers."""
 
     slices: tuple[ScheduledSlice, ...]
+    operations: tuple[Operation, ...]  # as `operation_order`
+    starts_s: tuple[float, ...]
+    ends_s: tuple[float, ...]
 
     @property
     def makespan_s(self) -> float:
         """End of the last forward or backward."""
-        return max((item.backward_end_s for item in self.slices), default=0.0)
+        return max(self.ends_s, default=0.0)
 
     def by_id(self) -> dict[str, ScheduledSlice]:
         """Give the times by slice id."""
@@ -58,7 +69,7 @@ class Schedule:
 
 
 def execution_order(plan: Plan) -> dict[int, tuple[Slice, ...]]:
-    """Give the slices of each device in the order in which it runs their forwards.
+    """Give the slices of each device in the order in which it first runs their forwards.
 
     Devices without a slice map to an empty tuple.
     """
@@ -76,31 +87,53 @@ def has_backward(plan: Plan) -> tuple[bool, ...]:
 
 
 def operation_order(plan: Plan) -> tuple[Operation, ...]:
-    """Give all forwards and backwards in one order: each device runs its own in this order."""
+    """Give all forwards and backwards in one order: each device runs its own in this order.
+
+    Every operation stands behind those whose output it takes.
+
+    Raises:
+        PlanError: a round is to be pipelined, but its slices are no pipeline.
+    """
     slices = plan.slices
     backward = has_backward(plan)
     indexes = sorted(range(len(slices)), key=lambda index: _order_key(slices[index]))
     rounds: dict[int, list[int]] = {}
     for index in indexes:
         rounds.setdefault(slices[index].round, []).append(index)
+    how = {item.round: item for item in plan.rounds}
     order: list[Operation] = []
-    for members in rounds.values():
-        order += [Operation(slice_index=index, backward=False) for index in members]
-        order += [
-            Operation(slice_index=index, backward=True)
-            for index in reversed(members)
-            if backward[index]
-        ]
+    for number, members in rounds.items():
+        one = how.get(number, Round(round=number))
+        if one.order is Order.FLUSH:
+            order += _flushed(members, one.micro_batches, backward)
+        else:
+            order += _pipelined(plan, members, one, backward)
     return tuple(order)
+
+
+def handovers(
+    plan: Plan, known: Container[Operation]
+) -> Iterator[tuple[Flow, Operation, Operation]]:
+    """Give for each flow and micro-batch which `known` operation gives what to which, both ways."""
+    index_of = {item.id: index for index, item in enumerate(plan.slices)}
+    for flow in plan.flows:
+        source, target = index_of[flow.source_slice], index_of[flow.target_slice]
+        for number in range(plan.micro_batches(plan.slices[source].round)):
+            for backward in (False, True) if flow.gradient else (False,):
+                ends = (target, source) if backward else (source, target)
+                given, taken = (Operation(index, backward, number) for index in ends)
+                if given in known and taken in known:
+                    yield flow, given, taken
 
 
 def schedule(plan: Plan) -> Schedule:
     """Give the start and end of every forward and backward if every transfer is free.
 
-    Linear in slices times devices, and in flows.
+    Linear in operations times the kinds of devices of each, and in what flows.
 
     Raises:
-        PlanError: order and flows form a cycle, so that the plan could never finish.
+        PlanError: order and flows form a cycle, so that the plan could never finish, or a round is
+            to be pipelined and no pipeline.
     """
     order = operation_order(plan)
     predecessors = _predecessors(plan, order)
@@ -112,12 +145,15 @@ def schedule(plan: Plan) -> Schedule:
     ]
     starts, ends = _earliest(durations, predecessors, lambda ids: _deadlock(plan, order, ids))
     count = len(plan.slices)
-    forward = [(0.0, 0.0)] * count
+    forward: list[tuple[float, float]] = [(0.0, 0.0)] * count
     backward: list[tuple[float, float] | None] = [None] * count
+    last = [0.0] * count  # where the forwards of each slice end
     for op, start_s, end_s in zip(order, starts, ends, strict=True):
         if op.backward:
             backward[op.slice_index] = start_s, end_s
-        else:
+            continue
+        last[op.slice_index] = end_s
+        if not op.micro_batch:
             forward[op.slice_index] = start_s, end_s
     return Schedule(
         slices=tuple(
@@ -125,11 +161,14 @@ def schedule(plan: Plan) -> Schedule:
                 slice=item.id,
                 forward_start_s=ahead[0],
                 forward_end_s=ahead[1],
-                backward_start_s=back[0] if back else ahead[1],
-                backward_end_s=back[1] if back else ahead[1],
+                backward_start_s=back[0] if back else last_s,
+                backward_end_s=back[1] if back else last_s,
             )
-            for item, ahead, back in zip(plan.slices, forward, backward, strict=True)
-        )
+            for item, ahead, back, last_s in zip(plan.slices, forward, backward, last, strict=True)
+        ),
+        operations=order,
+        starts_s=tuple(starts),
+        ends_s=tuple(ends),
     )
 
 
@@ -137,26 +176,61 @@ def _order_key(item: Slice) -> tuple[int, int, float, str]:
     return item.round, item.stage, item.start_s, item.id
 
 
+def _flushed(
+    members: Sequence[int], micro_batches: int, backward: Sequence[bool]
+) -> Iterable[Operation]:
+    """Give all forwards, micro-batch by micro-batch, then all backwards in reverse."""
+    forwards = [
+        Operation(slice_index=index, backward=False, micro_batch=number)
+        for number in range(micro_batches)
+        for index in members
+    ]
+    yield from forwards
+    for operation in reversed(forwards):
+        if backward[operation.slice_index]:
+            yield operation._replace(backward=True)
+
+
+def _pipelined(
+    plan: Plan, members: Sequence[int], one: Round, backward: Sequence[bool]
+) -> Iterable[Operation]:
+    """Give a round by 1F1B: of each stage its slices by `start_s`, backwards in reverse."""
+    slices = [plan.slices[index] for index in members]
+    mistakes = pipeline_mistakes(slices, one.micro_batches)
+    if mistakes:
+        raise PlanError(f"round {one.round} can't be pipelined: {mistakes[0][1]}")
+    by_stage: dict[int, list[int]] = {}
+    for index in members:
+        by_stage.setdefault(plan.slices[index].stage, []).append(index)
+    for block in pipeline_order(pipeline_of(slices, one.micro_batches)):
+        own = by_stage[block.stage]
+        for index in reversed(own) if block.backward else own:
+            if backward[index] or not block.backward:
+                yield Operation(
+                    slice_index=index, backward=block.backward, micro_batch=block.micro_batch
+                )
+
+
 def _predecessors(plan: Plan, order: Sequence[Operation]) -> list[set[int]]:
     """Give, for each operation, the positions of those that it waits for."""
+    own = _lanes(plan)
     predecessors: list[set[int]] = []
     last: dict[int, int] = {}
     for position, op in enumerate(order):
-        devices = plan.slices[op.slice_index].devices
+        devices = own[op.slice_index]
         predecessors.append({last[device] for device in devices if device in last})
         last.update(dict.fromkeys(devices, position))
-    position_of: dict[tuple[int, bool], int] = {op: at for at, op in enumerate(order)}
-    index_of = {item.id: index for index, item in enumerate(plan.slices)}
-    for source, target, gradient in _ends(plan.flows, index_of):
-        predecessors[position_of[target, False]].add(position_of[source, False])
-        if gradient and (source, True) in position_of and (target, True) in position_of:
-            predecessors[position_of[source, True]].add(position_of[target, True])
+    position_of = {op: at for at, op in enumerate(order)}
+    for _, source, target in handovers(plan, position_of):
+        predecessors[position_of[target]].add(position_of[source])
     return predecessors
 
 
-def _ends(flows: Iterable[Flow], index_of: dict[str, int]) -> Iterable[tuple[int, int, bool]]:
-    for flow in flows:
-        yield index_of[flow.source_slice], index_of[flow.target_slice], flow.gradient
+def _lanes(plan: Plan) -> Sequence[tuple[int, ...]]:
+    """Give the devices of each slice, of those that always go together only one."""
+    devices = [item.devices for item in plan.slices]
+    # One operation a slice is sooner done for each device than the devices are compared.
+    return lanes(devices) if plan.rounds else devices
 
 
 def _earliest(
@@ -201,12 +275,16 @@ def _cycle(predecessors: Sequence[set[int]], missing: Sequence[int]) -> list[int
 
 
 def _deadlock(plan: Plan, order: Sequence[Operation], cycle: Sequence[int]) -> PlanError:
-    names = [
-        f"{plan.slices[order[p].slice_index].id} ({'backward' if order[p].backward else 'forward'})"
-        for p in cycle
-    ]
+    names = [_name(plan, order[position]) for position in cycle]
     return PlanError(
         "the plan can never finish: each of these waits for the one before it, by the order on a"
         f" shared device or by a flow: {' -> '.join([*names, names[0]])};"
         " give the source of each flow an earlier round, stage or start_s than its target"
     )
+
+
+def _name(plan: Plan, operation: Operation) -> str:
+    item = plan.slices[operation.slice_index]
+    way = "backward" if operation.backward else "forward"
+    several = plan.micro_batches(item.round) > 1
+    return f"{item.id} ({way}{f' of micro-batch {operation.micro_batch}' if several else ''})"
