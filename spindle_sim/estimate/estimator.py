@@ -13,7 +13,7 @@ from spindle_sim.estimate.links import LinkTable, MeasuredLink
 from spindle_sim.estimate.measured import MeasuredTimes, measured_step_s
 from spindle_sim.estimate.profile import Profile, load_profile
 from spindle_sim.plan import Backward
-from spindle_sim.workload import OperatorCost, OperatorNode, TransformerLayer
+from spindle_sim.workload import Custom, OperatorCost, OperatorNode, TransformerLayer
 
 __all__ = ["EXTRAPOLATED", "Estimator"]
 
@@ -255,6 +255,8 @@ class Estimator:
             return []
         layer = node.operator
         if isinstance(layer, TransformerLayer) and layer.heads % tp:
+            return []
+        if isinstance(layer, Custom) and layer.whole and tp > 1:
             return []
         most = min(self.cluster.num_devices // tp, node.batch_size)
         return [dp for dp in range(1, most + 1) if node.batch_size % dp == 0]

@@ -10,7 +10,14 @@ import networkx as nx
 from spindle_sim.plan import Backward, MetaOp
 from spindle_sim.planner.levels import metalevels
 from spindle_sim.planner.metagraph import MetaEdge, MetaGraph, MetaNode
-from spindle_sim.workload import OperatorCost, OperatorNode, Projection, Workload, operator_graph
+from spindle_sim.workload import (
+    Custom,
+    OperatorCost,
+    OperatorNode,
+    Projection,
+    Workload,
+    operator_graph,
+)
 
 __all__ = ["contract"]
 
@@ -85,6 +92,8 @@ def _contracts(graph: "nx.DiGraph[str]", source: str, target: OperatorNode) -> b
 
 def _has_weights(node: OperatorNode) -> bool:
     operator = node.operator
+    if isinstance(operator, Custom) and operator.tied_to:
+        return True
     return operator.parameters > 0 or (isinstance(operator, Projection) and operator.tied)
 
 

@@ -168,7 +168,8 @@ def _degrees(
     divisible: dict[str, bool] = {}
     for node in graph.nodes.values():
         heads = getattr(node.operator.operator, "heads", tp)
-        divisible[node.metaop.module] = divisible.get(node.metaop.module, True) and heads % tp == 0
+        divides = heads % tp == 0 and not getattr(node.operator.operator, "whole", False)
+        divisible[node.metaop.module] = divisible.get(node.metaop.module, True) and divides
     return tuple(
         (module.name, tp if 16 * module.parameters > large and divisible.get(module.name) else 1)
         for module in workload.modules

@@ -1,6 +1,6 @@
 """WHAT is trained: operators, modules, tasks and their data flows."""
 
-from spindle_sim.workload.cost import Attention, Gemm, OperatorCost, Sharding
+from spindle_sim.workload.cost import Attention, Gemm, OperatorCost, Sharding, Variant
 from spindle_sim.workload.graph import OperatorNode, operator_graph
 from spindle_sim.workload.model import Block, DataFlow, Module, ModuleUse, Task, Workload
 from spindle_sim.workload.operators import (
@@ -32,6 +32,7 @@ __all__ = [
     "Sharding",
     "Task",
     "TransformerLayer",
+    "Variant",
     "Workload",
     "builtin_workload",
     "load_workload",

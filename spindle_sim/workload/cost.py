@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import ClassVar
 
 from spindle_sim.errors import InputError
-from spindle_sim.workload.bounds import Size
+from spindle_sim.workload.bounds import Count, Quantity, Size
 
-__all__ = ["Attention", "Gemm", "OperatorCost", "Sharding"]
+__all__ = ["Attention", "Gemm", "OperatorCost", "Sharding", "Variant"]
 
 
 class Sharding(StrEnum):
@@ -83,18 +83,33 @@ class OperatorCost:
     forward each in products.
     """
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     gemms: tuple[Gemm, ...] = ()
     attentions: tuple[Attention, ...] = ()
-    traffic_bytes: float = 0.0  # memory traffic of everything that is no product or attention
-    kernels: int = 1  # kernels launched by one forward, whatever the batch
-    output_bytes: float = 0.0  # the data flow to the next operator
-    saved_bytes: float = 0.0  # kept for the backward, the part that tensor parallelism divides
-    saved_replicated_bytes: float = 0.0  # kept for the backward whole on each tensor-parallel rank
-    reduced_bytes: float = 0.0  # all-reduced in the forward (again in the backward) where tp > 1
-    reductions: int = 0  # number of those all-reduces
-    gathered_bytes: float = 0.0  # all-gathered over the data-parallel ranks (coupled losses)
+    traffic_bytes: Quantity = 0.0  # memory traffic of everything that is no product or attention
+    kernels: Size = 1  # kernels launched by one forward, whatever the batch
+    output_bytes: Quantity = 0.0  # the data flow to the next operator
+    saved_bytes: Quantity = 0.0  # kept for the backward, the part that tensor parallelism divides
+    saved_replicated_bytes: Quantity = (
+        0.0  # kept for the backward whole on each tensor-parallel rank
+    )
+    reduced_bytes: Quantity = 0.0  # all-reduced in the forward (again in the backward) where tp > 1
+    reductions: Size = 0  # number of those all-reduces
+    gathered_bytes: Quantity = 0.0  # all-gathered over the data-parallel ranks (coupled losses)
 
     @property
     def flops(self) -> float:
         """Model FLOP of one forward of one sample."""
         return sum(gemm.flops for gemm in self.gemms) + sum(a.flops for a in self.attentions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What an operator costs in a use of these tokens, where no formula tells it."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    tokens: Count
+    context_tokens: Size = 0
+    cost: OperatorCost

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from spindle_sim.errors import InputError, Problem
 from spindle_sim.workload.bounds import Count, Quantity, Size
-from spindle_sim.workload.cost import Attention, Gemm, OperatorCost, Sharding
+from spindle_sim.workload.cost import Attention, Gemm, OperatorCost, Sharding, Variant
 
 __all__ = ["ContrastiveLoss", "Custom", "Embedding", "Operator", "Projection", "TransformerLayer"]
 
@@ -308,7 +308,12 @@ class ContrastiveLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Custom:
-    """An operator that no kind above describes, by its numbers for one sample."""
+    """An operator that no kind above describes, by its numbers for one sample.
+
+    `variants` have the numbers of uses with other token counts, all with the same `parameters`;
+    `tied_to` names parameter sets ("module/block") of which it uses the first operator's as well.
+    Where it is `whole` tensor parallelism can't divide it.
+    """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
@@ -323,6 +328,9 @@ class Custom:
     output_bytes: Quantity = 0.0
     saved_bytes: Quantity = 0.0
     batch_coupled_bytes: Quantity = 0.0
+    variants: tuple[Variant, ...] = ()
+    tied_to: tuple[str, ...] = ()
+    whole: bool = False
 
     def __post_init__(self) -> None:
         """Check that nothing is negative."""
@@ -346,8 +354,11 @@ class Custom:
             )
 
     def cost(self, *, tokens: int, context_tokens: int = 0, batch_size: int = 1) -> OperatorCost:
-        """Give the stated numbers; tokens play no part."""
-        del tokens, context_tokens, batch_size
+        """Give the stated numbers, or those of the variant with these tokens."""
+        del batch_size
+        for variant in self.variants:
+            if (variant.tokens, variant.context_tokens) == (tokens, context_tokens):
+                return variant.cost
         return OperatorCost(
             gemms=self.gemms,
             attentions=self.attentions,
