@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from typing import Protocol, runtime_checkable
 
 from spindle_sim.errors import UsageError, suggestion
-from spindle_sim.estimate.probe import Probe, Profiling
+from spindle_sim.estimate.probe import Probe, Profiling, StepProbe
 from spindle_sim.plan import Plan
 from spindle_sim.timeline import Timeline
 
@@ -21,8 +21,11 @@ __all__ = [
     "Executor",
     "Profiler",
     "ProfilingOptions",
+    "Validation",
+    "Validator",
     "find_executor",
     "find_profiler",
+    "find_validator",
 ]
 
 _GROUP = "spindle_sim.backends"
@@ -45,7 +48,9 @@ class ExecutionOptions:
 
     With `emulate` each slice's computation is replaced by waiting for `time_scale` times its
     planned time; messages and groups are real. Gradients whose norm over all ranks is above
-    `clip_norm` are scaled to it. No message or collective may take `timeout_s`.
+    `clip_norm` are scaled to it. With `overlap_sync` they are synchronized in buckets of
+    `bucket_mb` megabytes while the backward still runs. No message or collective may take
+    `timeout_s`.
     """
 
     iterations: int = 3
@@ -54,6 +59,8 @@ class ExecutionOptions:
     dtype: str = "float32"
     seed: int = 0
     clip_norm: float | None = None
+    overlap_sync: bool = False
+    bucket_mb: float = 100.0
     timeout_s: float = 120.0
 
 
@@ -81,6 +88,43 @@ class Executor(Protocol):
 
         Raises:
             ExecutionError: a process failed; it says which one and why.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """What plans took, and what their parts took beside them; `profiling` is None without probes.
+
+    Executions have no losses.
+    """
+
+    executions: tuple[Execution, ...]
+    profiling: Profiling | None
+
+
+@runtime_checkable
+class Validator(Protocol):
+    """A backend that measures plans and their parts in turns, in the same processes."""
+
+    name: str
+
+    def validate(
+        self,
+        plans: Sequence[Plan],
+        probes: Sequence[Probe],
+        steps: Sequence[StepProbe],
+        options: ExecutionOptions,
+        *,
+        num_processes: int,
+    ) -> Validation:
+        """Measure each probe, step and link, then an iteration of each plan, `iterations` times.
+
+        One more round before that warms up. All ranks measure a probe at once, as they compute at
+        once in a run. Emulated plans have no probes.
+
+        Raises:
+            UsageError, InputError, ExecutionError: as `Executor.execute`.
         """
         ...
 
@@ -143,4 +187,16 @@ def find_executor(name: str) -> Executor:
     backend: object = found[name].load()()
     if not isinstance(backend, Executor):
         raise UsageError(f"backend {name!r} simulates: it has no processes to run a plan on")
+    return backend
+
+
+def find_validator(name: str) -> Validator:
+    """Give the backend that is registered under a name, if it can measure plans and parts in turns.
+
+    Raises:
+        UsageError: there is none of that name, or it can't.
+    """
+    backend: object = find_executor(name)
+    if not isinstance(backend, Validator):
+        raise UsageError(f"backend {name!r} executes plans, but doesn't measure their parts")
     return backend

@@ -14,7 +14,7 @@ from spindle_sim.estimate.profile import (
 )
 from spindle_sim.workload import Operator, OperatorCost
 
-__all__ = ["Probe", "ProbeResult", "Profiling", "SkippedProbe", "to_profile"]
+__all__ = ["Probe", "ProbeResult", "Profiling", "SkippedProbe", "StepProbe", "to_profile"]
 
 # Only an order of size: a byte that crosses memory takes about as long as ten FLOP.
 _FLOP_PER_BYTE = 10.0
@@ -69,6 +69,18 @@ class Probe:
         if self.tp > 1:
             words.append(f"tp {self.tp}")
         return ", ".join(words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProbe:
+    """An optimizer step over the parameters of these operators, each as often as it is listed."""
+
+    operators: tuple[Operator, ...]
+
+    @property
+    def parameters(self) -> int:
+        """How many are stepped."""
+        return sum(operator.parameters for operator in self.operators)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

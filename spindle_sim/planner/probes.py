@@ -3,12 +3,15 @@
 One device is enough for the compute of any n = dp * tp, since only the batch of a device counts.
 """
 
-from spindle_sim.estimate import Estimator
-from spindle_sim.estimate.probe import Probe
-from spindle_sim.plan import Backward
-from spindle_sim.planner.metagraph import MetaGraph, MetaNode
+from collections.abc import Sequence
 
-__all__ = ["TENSOR_PARALLEL_DEGREES", "probes"]
+from spindle_sim.estimate import Estimator
+from spindle_sim.estimate.probe import Probe, StepProbe
+from spindle_sim.plan import Backward, Plan
+from spindle_sim.planner.metagraph import MetaGraph, MetaNode
+from spindle_sim.workload import Workload
+
+__all__ = ["TENSOR_PARALLEL_DEGREES", "probes", "probes_of_plans", "step_probes"]
 
 TENSOR_PARALLEL_DEGREES = (1, 2, 4, 8)  # those that plans use
 
@@ -26,6 +29,30 @@ def probes(graph: MetaGraph, estimator: Estimator) -> tuple[Probe, ...]:
                 probe = _probe(graph, node, tp, replicas=allocation // tp)
                 found.setdefault((probe.signature, probe.samples), probe)
     return tuple(sorted(found.values(), key=lambda probe: probe.work))
+
+
+def probes_of_plans(graph: MetaGraph, plans: Sequence[Plan]) -> tuple[Probe, ...]:
+    """Give the probes that the slices of plans of one workload run, smallest first."""
+    found: dict[tuple[object, ...], Probe] = {}
+    for plan in plans:
+        for item in plan.slices:
+            probe = _probe(graph, graph.nodes[item.metaop], item.tp, replicas=item.dp)
+            found.setdefault((probe.signature, probe.samples), probe)
+    return tuple(sorted(found.values(), key=lambda probe: probe.work))
+
+
+def step_probes(workload: Workload) -> tuple[StepProbe, ...]:
+    """Give steps over all trained operators of a workload, and over every other one of them."""
+    trained = tuple(
+        block.operator
+        for module in workload.modules
+        if not module.frozen
+        for block in module.blocks
+        if block.operator.parameters
+        for _ in range(block.repeat)
+    )
+    halves = StepProbe(operators=trained[::2]), StepProbe(operators=trained)
+    return tuple(probe for probe in halves if probe.operators)
 
 
 def _probe(graph: MetaGraph, node: MetaNode, tp: int, *, replicas: int) -> Probe:

@@ -1,0 +1,39 @@
+"""The same plan with other times: what its slices take by another estimator.
+
+Devices, order, flows and groups stay: a plan that was made from one profile can be simulated with
+a later one of the same device.
+"""
+
+from dataclasses import replace
+
+from spindle_sim.estimate import Estimator
+from spindle_sim.plan import Plan, Slice
+from spindle_sim.planner.contract import contract
+from spindle_sim.planner.metagraph import MetaGraph
+
+__all__ = ["retimed"]
+
+
+def retimed(plan: Plan, estimator: Estimator) -> Plan:
+    """Give the plan with the durations that `estimator` states, and its profile's name."""
+    graph = contract(plan.workload)
+    return replace(
+        plan,
+        slices=tuple(_retimed(item, graph, estimator) for item in plan.slices),
+        inputs=replace(plan.inputs, profile=estimator.profile_hash),
+        profile=estimator.profile_name,
+    )
+
+
+def _retimed(item: Slice, graph: MetaGraph, estimator: Estimator) -> Slice:
+    node = graph.nodes[item.metaop]
+    forward_s, backward_s = estimator.operation_s(
+        node.operator,
+        node.metaop.backward,
+        samples=node.metaop.batch / item.dp,
+        dp=item.dp,
+        tp=item.tp,
+        recompute=item.recompute,
+        selective=item.selective,
+    )
+    return replace(item, forward_s=item.num_ops * forward_s, backward_s=item.num_ops * backward_s)
