@@ -17,10 +17,19 @@ from spindle_sim.planner.context import Context, Settings
 from spindle_sim.planner.contract import contract
 from spindle_sim.planner.metagraph import MetaNode
 from spindle_sim.planner.settings import joint_optimum_s
-from spindle_sim.planner.strategies.stages import Piece, cut_stages, stage_pieces
+from spindle_sim.planner.strategies.stages import Piece, cut_stages, most_stages, stage_pieces
+from spindle_sim.planner.strategies.timing import OperatorTimes
 from spindle_sim.workload import TransformerLayer, Workload
 
-__all__ = ["ParallelConfig", "Recompute", "configured_plan", "parallel_plan", "wrong_config"]
+__all__ = [
+    "ParallelConfig",
+    "Recompute",
+    "configured_plan",
+    "operator_s",
+    "parallel_plan",
+    "task_pieces",
+    "wrong_config",
+]
 
 
 class Recompute(StrEnum):
@@ -116,8 +125,10 @@ def configured_plan(
     *,
     zero_stage: int,
     strategy: str,
+    times: OperatorTimes | None = None,
 ) -> Plan:
     """Give the plan of possible configurations, one for each task."""
+    times = times or OperatorTimes(estimator=context.estimator)
     slices: list[Slice] = []
     rounds: list[Round] = []
     for index, task in enumerate(context.workload.tasks):
@@ -126,11 +137,13 @@ def configured_plan(
         if count > 1:
             order = Order.ONE_FORWARD_ONE_BACKWARD
             rounds.append(Round(round=index, micro_batches=count, order=order))
-        for stage, pieces in enumerate(task_pieces(context, task.name, config)):
+        nodes = [context.graph.nodes[name] for name in context.metaops_of(task.name)]
+        for stage, pieces in enumerate(task_pieces(nodes, config, times)):
             for piece in pieces:
-                slices.append(
-                    _slice(context, piece, config, len(slices), stage=stage, round_index=index)
-                )
+                node = context.graph.nodes[piece.metaop]
+                duration_s = operator_s(times, node, config, recompute=piece.recompute)
+                made = _slice(node, piece, config, duration_s, number=len(slices), stage=stage)
+                slices.append(replace(made, round=index))
     # A chunk's slices run behind one another; a round without micro-batches numbers them itself.
     cut = {item.round for item in rounds}
     numbered = [
@@ -148,16 +161,28 @@ def configured_plan(
 
 
 def task_pieces(
-    context: Context, task: str, config: ParallelConfig
+    nodes: Sequence[MetaNode], config: ParallelConfig, times: OperatorTimes
 ) -> tuple[tuple[Piece, ...], ...]:
     """Give the pieces of MetaOps of each stage of a task's pipeline."""
-    nodes = [context.graph.nodes[name] for name in context.metaops_of(task)]
-    times_s = [_operator_s(context, node, config) for node in nodes]
-    cuts = cut_stages(nodes, [sum(pair) for pair in times_s], config.num_stages)
-    limit = config.recompute_ops
-    if config.recompute is not Recompute.FULL:
-        limit = 0
+    each_s = [sum(operator_s(times, node, config)) for node in nodes]
+    cuts = cut_stages(nodes, each_s, config.num_stages)
+    limit = config.recompute_ops if config.recompute is Recompute.FULL else 0
     return stage_pieces(nodes, cuts, recompute_ops=limit)
+
+
+def operator_s(
+    times: OperatorTimes, node: MetaNode, config: ParallelConfig, *, recompute: bool = False
+) -> tuple[float, float]:
+    """Give forward and backward of one operator for one micro-batch."""
+    batch = node.metaop.batch
+    return times.of(
+        node,
+        samples=batch / config.micro_batches(batch) / config.dp,
+        dp=config.dp,
+        tp=config.tp,
+        recompute=recompute,
+        selective=config.recompute is Recompute.SELECTIVE,
+    )
 
 
 def wrong_config(
@@ -188,9 +213,9 @@ def wrong_config(
     coupled = next((n.metaop.id for n in nodes if n.metaop.batch_coupled), None)
     if count > 1 and coupled:
         yield f"{coupled} needs its whole batch at once: it can't be cut into {count} micro-batches"
-    num_ops = sum(node.metaop.num_ops for node in nodes)
-    if config.num_stages > num_ops:
-        yield f"{config.num_stages} stages are more than the {num_ops} operators"
+    most = most_stages(nodes)
+    if config.num_stages > most:
+        yield f"{config.num_stages} stages are more than the {most} that it can be cut into"
     if config.chunks > 1 and (config.pp < 2 or count % config.pp):  # noqa: PLR2004
         yield (
             f"{config.chunks} model chunks: interleaving needs pp of at least 2 and micro-batches"
@@ -222,17 +247,14 @@ def _problems(context: Context, configs: Mapping[str, ParallelConfig]) -> Iterat
 
 
 def _slice(
-    context: Context,
+    node: MetaNode,
     piece: Piece,
     config: ParallelConfig,
-    number: int,
+    duration_s: tuple[float, float],
     *,
+    number: int,
     stage: int,
-    round_index: int,
 ) -> Slice:
-    node = context.graph.nodes[piece.metaop]
-    selective = config.recompute is Recompute.SELECTIVE and bool(node.cost.attentions)
-    forward_s, backward_s = _operator_s(context, node, config, recompute=piece.recompute)
     return Slice(
         # Of equal length, so that names are ordered as the slices are.
         id=f"s{number:04d}",
@@ -243,29 +265,12 @@ def _slice(
         devices=config.stage_devices(stage),
         dp=config.dp,
         tp=config.tp,
-        forward_s=piece.num_ops * forward_s,
-        backward_s=piece.num_ops * backward_s,
+        forward_s=piece.num_ops * duration_s[0],
+        backward_s=piece.num_ops * duration_s[1],
         start_s=float(number),  # for the order within a stage, until the times are known
-        round=round_index,
         recompute=piece.recompute,
-        selective=selective,
+        selective=config.recompute is Recompute.SELECTIVE and bool(node.cost.attentions),
         sequence_parallel=config.sequence_parallel and config.tp > 1,
-    )
-
-
-def _operator_s(
-    context: Context, node: MetaNode, config: ParallelConfig, *, recompute: bool = False
-) -> tuple[float, float]:
-    """Give forward and backward of one operator for one micro-batch."""
-    batch = node.metaop.batch
-    return context.estimator.operation_s(
-        node.operator,
-        node.metaop.backward,
-        samples=batch / config.micro_batches(batch) / config.dp,
-        dp=config.dp,
-        tp=config.tp,
-        recompute=recompute,
-        selective=config.recompute is Recompute.SELECTIVE,
     )
 
 

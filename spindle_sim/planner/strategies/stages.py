@@ -7,7 +7,15 @@ from itertools import accumulate, pairwise
 
 from spindle_sim.planner.metagraph import MetaNode
 
-__all__ = ["Piece", "cut_stages", "recomputable", "stage_pieces"]
+__all__ = [
+    "Piece",
+    "balanced",
+    "cut_stages",
+    "is_stack",
+    "most_stages",
+    "recomputable",
+    "stage_pieces",
+]
 
 _LAYER = "transformer_layer"
 _TIES = 1e-9
@@ -23,23 +31,51 @@ class Piece:
     recompute: bool
 
 
+def most_stages(nodes: Sequence[MetaNode]) -> int:
+    """Give the most stages that the task of these MetaOps can be cut into."""
+    return len(_units(nodes, [0.0] * len(nodes)))
+
+
+def is_stack(nodes: Sequence[MetaNode]) -> bool:
+    """Tell whether the task has one run of transformer layers, which Megatron-LM cuts evenly."""
+    return sum(node.metaop.kind == _LAYER for node in nodes) == 1
+
+
 def cut_stages(
     nodes: Sequence[MetaNode], times_s: Sequence[float], num_stages: int
 ) -> tuple[int, ...]:
     """Give where stages begin and the last one ends, counted in operators of the linear order.
 
     One run of transformer layers is divided evenly where that is possible, as Megatron-LM does;
-    anything else is cut so that the longest stage is as short as can be.
+    anything else is cut so that the longest stage is as short as can be. `times_s` are those of
+    one operator of each MetaOp.
     """
     counts = [node.metaop.num_ops for node in nodes]
-    layers = [index for index, node in enumerate(nodes) if node.metaop.kind == _LAYER]
-    if len(layers) == 1 and counts[layers[0]] % num_stages == 0:
-        before, total = sum(counts[: layers[0]]), sum(counts)
-        size = counts[layers[0]] // num_stages
-        return (0, *(before + size * stage for stage in range(1, num_stages)), total)
-    return balanced(
-        [time_s for time_s, n in zip(times_s, counts, strict=True) for _ in range(n)], num_stages
-    )
+    if is_stack(nodes):
+        layers = next(index for index, node in enumerate(nodes) if node.metaop.kind == _LAYER)
+        if counts[layers] % num_stages == 0:
+            before, total = sum(counts[:layers]), sum(counts)
+            size = counts[layers] // num_stages
+            return (0, *(before + size * stage for stage in range(1, num_stages)), total)
+    units = _units(nodes, times_s)
+    ends = [0, *accumulate(count for _, count in units)]
+    return tuple(ends[cut] for cut in balanced([time_s for time_s, _ in units], num_stages))
+
+
+def _units(nodes: Sequence[MetaNode], times_s: Sequence[float]) -> list[tuple[float, int]]:
+    """Give (seconds, operators) of what a cut can't divide.
+
+    A cut is possible only where one operator feeds the next: a pipeline is a chain. Between the
+    branches of a task it would let stages begin that no stage before them hands anything.
+    """
+    units: list[tuple[float, int]] = []
+    for index, (node, time_s) in enumerate(zip(nodes, times_s, strict=True)):
+        own = [(time_s, 1)] * node.metaop.num_ops
+        if index and nodes[index - 1].metaop.id not in node.metaop.predecessors:
+            last_s, count = units.pop()
+            own[0] = last_s + time_s, count + 1
+        units += own
+    return units
 
 
 def balanced(times_s: Sequence[float], num_stages: int) -> tuple[int, ...]:
