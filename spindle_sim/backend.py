@@ -94,13 +94,14 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """What plans took, and what their parts took beside them; `profiling` is None without probes.
+    """What plans took, and what their parts took beside them, over all rounds and in each.
 
-    Executions have no losses.
+    Without probes there is no profiling. Executions have no losses.
     """
 
     executions: tuple[Execution, ...]
-    profiling: Profiling | None
+    profiling: Profiling | None = None
+    rounds: tuple[Profiling, ...] = ()
 
 
 @runtime_checkable
