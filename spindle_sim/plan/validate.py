@@ -8,6 +8,7 @@ from spindle_sim.plan.rules.inputs import check_inputs, check_sizes
 from spindle_sim.plan.rules.memory import check_memory
 from spindle_sim.plan.rules.metaops import check_metaops
 from spindle_sim.plan.rules.order import check_devices, check_precedence
+from spindle_sim.plan.rules.rounds import check_rounds, check_sharding
 from spindle_sim.plan.rules.slices import check_allocations, check_coverage
 from spindle_sim.plan.rules.subject import examine
 from spindle_sim.plan.rules.times import check_durations, check_starts
@@ -20,6 +21,8 @@ _RULES = (
     check_metaops,
     check_coverage,
     check_allocations,
+    check_rounds,
+    check_sharding,
     check_devices,
     check_precedence,
     check_flows,
@@ -37,6 +40,7 @@ _BEFORE_STARTS = {
     "number",
     "precedence",
     "reference",
+    "round",
     "slice-id",
 }
 

@@ -18,6 +18,9 @@ __all__ = [
 ]
 
 
+BYTES_PER_SUM = 4.0  # float32
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedMetaOp:
     """One use of one block by one task; bytes of the whole global batch, of one operator."""
@@ -36,6 +39,16 @@ class ExpectedMetaOp:
     def parameter_set(self) -> str:
         """The block whose parameters it uses."""
         return f"{self.operator.module}/{self.operator.block}"
+
+    @property
+    def saved_attention_bytes(self) -> float:
+        """What an attention core alone keeps of one sample: the sums of flash attention's softmax.
+
+        Its inputs and outputs are kept all the same, by the products around it.
+        """
+        cost = self.operator.cost
+        sums = sum(item.queries * item.heads * item.count for item in cost.attentions)
+        return self.operator.items * min(BYTES_PER_SUM * sums, cost.saved_bytes)
 
     @property
     def sends_gradient(self) -> bool:

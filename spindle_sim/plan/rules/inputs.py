@@ -13,18 +13,31 @@ from spindle_sim.plan.rules.violation import Violation
 
 __all__ = ["MAX_NUMBER", "check_inputs", "check_sizes"]
 
+KNOWN_VERSIONS = ("1.0", FORMAT_VERSION)
 MAX_NUMBER = 10**30  # of anything here: what is larger is no quantity, and may not fit a float
 
 
 def check_inputs(subject: Subject) -> Iterator[Violation]:
     """Give what is wrong with version, hashes and numbers."""
     plan = subject.plan
-    if plan.format_version != FORMAT_VERSION:
+    if plan.format_version not in KNOWN_VERSIONS:
+        known = ", ".join(map(repr, KNOWN_VERSIONS))
         yield Violation(
             rule="format-version",
             ids=(plan.format_version,),
-            message=f"format_version is {plan.format_version!r}, known is {FORMAT_VERSION!r}",
+            message=f"format_version is {plan.format_version!r}, known are {known}",
         )
+    newer = [
+        *(
+            name
+            for name in ("rounds", "shard_gradients", "shard_parameters")
+            if getattr(plan, name)
+        ),
+        *(n for n in ("selective", "sequence_parallel") if any(getattr(s, n) for s in plan.slices)),
+    ]
+    if newer and plan.format_version == KNOWN_VERSIONS[0]:
+        message = f"format_version is {plan.format_version!r}, which has no {', '.join(newer)}"
+        yield Violation(rule="format-version", ids=(plan.format_version,), message=message)
     for name in ("workload", "cluster"):
         stated, found = getattr(plan.inputs, name), input_hash(getattr(plan, name))
         if stated != found:
@@ -63,6 +76,7 @@ def _numbers(plan: Plan) -> Iterator[tuple[str, str, float]]:
         ("flow", plan.flows),
         ("parameter group", plan.parameter_groups),
         ("memory", plan.memory),
+        ("round", plan.rounds),
     )
     for section, items in sections:
         for index, item in enumerate(items):
@@ -74,7 +88,7 @@ def _numbers(plan: Plan) -> Iterator[tuple[str, str, float]]:
 def _name(section: str, index: int, item: object) -> str:
     if section == "memory":
         return f"memory of device {getattr(item, 'device', index)}"
-    return f"{section} {getattr(item, 'id', index)}"
+    return f"{section} {getattr(item, 'id', getattr(item, 'round', index))}"
 
 
 @cache

@@ -27,6 +27,7 @@ class _Needs:
     gradient_bytes: float = 0.0
     optimizer_bytes: float = 0.0
     activation_bytes: float = 0.0
+    gathered: tuple[float, ...] = ()  # bytes of its two largest operators that it holds in part
 
     @property
     def total_bytes(self) -> float:
@@ -82,16 +83,21 @@ def _entry(entry: DeviceMemory, needed: _Needs, usable_bytes: float) -> Iterator
 def _needed(subject: Subject) -> dict[int, _Needs]:
     by_set = {metaop.parameter_set: metaop for metaop in subject.metaops.values()}
     # Few sets of devices hold many shards: add up by set first.
+    plan = subject.plan
+    stages = plan.zero1, plan.shard_gradients, plan.shard_parameters
     by_devices: dict[frozenset[int], _Needs] = {}
     for shard, devices in subject.holders.items():
         metaop = by_set[shard.parameter_set]
         count = shard_parameters(metaop, shard.num_shards)
         states = by_devices.setdefault(devices, _Needs())
-        states.parameter_bytes += BYTES_PER_PARAMETER * count
+        # Only what trains is in a parameter group, and may be divided over it.
+        sharers = [1 if metaop.frozen or not sharded else len(devices) for sharded in stages]
+        states.parameter_bytes += BYTES_PER_PARAMETER * count / sharers[2]
+        if sharers[2] > 1:
+            states.gathered = _largest(*states.gathered, BYTES_PER_PARAMETER * count)
         if not metaop.frozen:
-            sharers = len(devices) if subject.plan.zero1 else 1
-            states.gradient_bytes += BYTES_PER_GRADIENT * count
-            states.optimizer_bytes += OPTIMIZER_BYTES_PER_PARAMETER * count / sharers
+            states.gradient_bytes += BYTES_PER_GRADIENT * count / sharers[1]
+            states.optimizer_bytes += OPTIMIZER_BYTES_PER_PARAMETER * count / sharers[0]
     needed: dict[int, _Needs] = {}
     for devices, states in by_devices.items():
         for device in devices:
@@ -99,9 +105,17 @@ def _needed(subject: Subject) -> dict[int, _Needs]:
             total.parameter_bytes += states.parameter_bytes
             total.gradient_bytes += states.gradient_bytes
             total.optimizer_bytes += states.optimizer_bytes
+            total.gathered = _largest(*total.gathered, *states.gathered)
+    for total in needed.values():
+        total.parameter_bytes += sum(total.gathered)
     for device, peak_bytes in peak_activation_bytes(subject).items():
         needed.setdefault(device, _Needs()).activation_bytes = peak_bytes
     return needed
+
+
+def _largest(*sizes: float) -> tuple[float, ...]:
+    """Give the two largest: that of the operator that runs and, gathered ahead, of the next."""
+    return tuple(sorted(sizes)[-2:])
 
 
 def _violation(device: int, message: str) -> Violation:

@@ -26,6 +26,13 @@ def check_metaops(subject: Subject) -> Iterator[Violation]:
     for metaop in subject.plan.metaops:
         if metaop.id in subject.metaops:
             yield from _differences(metaop, subject.metaops[metaop.id])
+            if subject.plan.format_version != "1.0":  # which didn't have the field
+                yield from _attention(metaop, subject.metaops[metaop.id])
+
+
+def _attention(metaop: MetaOp, expected: ExpectedMetaOp) -> Iterator[Violation]:
+    if not close(metaop.saved_attention_bytes, expected.saved_attention_bytes):
+        yield _wrong(metaop, "saved_attention_bytes", expected.saved_attention_bytes)
 
 
 def _differences(metaop: MetaOp, expected: ExpectedMetaOp) -> Iterator[Violation]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from spindle_sim.plan.model import Slice
+from spindle_sim.plan.model import Order, Plan, Slice
 from spindle_sim.plan.rules.subject import RELATIVE_TOLERANCE, Subject
 from spindle_sim.plan.rules.violation import Violation
 
@@ -12,21 +12,32 @@ __all__ = ["check_devices", "check_precedence"]
 def check_devices(subject: Subject) -> Iterator[Violation]:
     """Give the pairs of slices that hold one device at one time."""
     told: set[tuple[str, str]] = set()
+    pipelined = {
+        item.round for item in subject.plan.rounds if item.order is Order.ONE_FORWARD_ONE_BACKWARD
+    }
     for device, slices in subject.on_device.items():
-        for holder, item, free_s in _successions(slices):
-            message = _conflict(device, holder, item, free_s)
+        for holder, item, free_s in _successions(subject.plan, slices):
+            side_by_side = item.round not in pipelined
+            message = _conflict(device, holder, item, free_s, side_by_side=side_by_side)
             if message and (holder.id, item.id) not in told:
                 told.add((holder.id, item.id))  # once, however many devices they share
                 yield Violation(rule="device", ids=(holder.id, item.id), message=message)
 
 
-def _successions(slices: tuple[Slice, ...]) -> Iterator[tuple[Slice, Slice, float]]:
+def _successions(plan: Plan, slices: tuple[Slice, ...]) -> Iterator[tuple[Slice, Slice, float]]:
     """Give for each slice of a device which one holds it last before, and until when."""
-    holder, free_s, backward_s = slices[0], 0.0, 0.0
+    holder, free_s, backward_s, round_s = slices[0], 0.0, 0.0, slices[0].start_s
     for position, item in enumerate(slices):
         if item.round != holder.round:
             # The next round begins on this device when the backward of this one is done there.
-            free_s, backward_s = free_s + backward_s, 0.0
+            # Of further micro-batches at least their work is to be done in between.
+            count = plan.micro_batches(holder.round)
+            if count > 1:
+                free_s = max(free_s, round_s)
+            else:
+                free_s += backward_s
+            backward_s, round_s = 0.0, item.start_s
+        round_s += plan.micro_batches(item.round) * (item.forward_s + item.backward_s)
         if position:
             yield holder, item, free_s
         end_s = item.start_s + item.forward_s
@@ -36,8 +47,8 @@ def _successions(slices: tuple[Slice, ...]) -> Iterator[tuple[Slice, Slice, floa
         backward_s += item.backward_s
 
 
-def _conflict(device: int, holder: Slice, item: Slice, free_s: float) -> str:
-    if (holder.round, holder.stage) == (item.round, item.stage):
+def _conflict(device: int, holder: Slice, item: Slice, free_s: float, *, side_by_side: bool) -> str:
+    if side_by_side and (holder.round, holder.stage) == (item.round, item.stage):
         return (
             f"device {device}: slices {holder.id} and {item.id} share stage {item.stage} of round"
             f" {item.round}; slices of one stage run side by side"

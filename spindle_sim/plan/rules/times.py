@@ -29,7 +29,9 @@ def check_durations(subject: Subject) -> Iterator[Violation]:
     """Give the slices, and the optimum, that are faster than the peak of their devices."""
     peak_flops = subject.plan.cluster.gpu.peak_flops
     for item in subject.slices.values():
-        yield from _durations(item, subject.metaops[item.metaop], peak_flops)
+        count = max(1, subject.plan.micro_batches(item.round))
+        metaop = subject.metaops[item.metaop]
+        yield from _durations(item, metaop, peak_flops, micro_batches=count)
     total_flops = sum(
         _forward_flops(metaop) * metaop.num_ops * (1 + _PRODUCTS_OF_BACKWARD[metaop.backward])
         for metaop in subject.metaops.values()
@@ -67,18 +69,23 @@ def check_starts(subject: Subject) -> Iterator[Violation]:
             yield _violation((item.id,), message)
 
 
-def _durations(item: Slice, metaop: ExpectedMetaOp, peak_flops: float) -> Iterator[Violation]:
+def _durations(
+    item: Slice, metaop: ExpectedMetaOp, peak_flops: float, *, micro_batches: int
+) -> Iterator[Violation]:
     if metaop.backward is Backward.NONE and item.backward_s:
         message = f"backward_s is {item.backward_s}, but {metaop.id} has no backward"
         yield _violation((item.id, metaop.id), f"slice {item.id}: {message}")
     if not item.devices:
         return  # the rule of allocations tells of it
     num_ops = max(0, min(item.num_ops, metaop.num_ops))  # the rule of coverage tells of others
-    once_s = _forward_flops(metaop) * num_ops / (peak_flops * len(item.devices))
+    share = num_ops / (peak_flops * len(item.devices) * micro_batches)
+    once_s = _forward_flops(metaop) * share
     products = _PRODUCTS_OF_BACKWARD[metaop.backward]
     if products and item.recompute:
         products += 1
-    for name, least_s in (("forward_s", once_s), ("backward_s", products * once_s)):
+    again_s = _attention_flops(metaop) * share if products and item.selective else 0.0
+    least = (("forward_s", once_s), ("backward_s", products * once_s + again_s))
+    for name, least_s in least:
         found_s = getattr(item, name)
         if found_s < least_s * (1 - _TOLERANCE):
             message = (
@@ -93,6 +100,13 @@ def _forward_flops(metaop: ExpectedMetaOp) -> float:
     node = metaop.operator
     skipped = sum(0.5 * part.flops for part in node.cost.attentions if part.causal)
     return (node.cost.flops - skipped) * node.items * node.batch_size
+
+
+def _attention_flops(metaop: ExpectedMetaOp) -> float:
+    """Give those of the attention core in it."""
+    node = metaop.operator
+    flops = sum((0.5 if part.causal else 1.0) * part.flops for part in node.cost.attentions)
+    return flops * node.items * node.batch_size
 
 
 def _violation(ids: tuple[str, ...], message: str) -> Violation:
