@@ -11,7 +11,12 @@ __all__ = ["Drawer", "Shard", "drawn_normal", "drawn_tokens"]
 
 
 class Shard(nn.Parameter):
-    """One of several parts of a parameter; what isn't divided is whole on each shard."""
+    """One of several equal parts of a parameter along the dimension `divided`.
+
+    What isn't divided is whole on each shard, and no `Shard`.
+    """
+
+    divided: int
 
 
 def drawn_normal(name: str, seed: int, shape: Sequence[int]) -> torch.Tensor:
@@ -55,12 +60,15 @@ class Drawer:
         return self._parameter(torch.full(tuple(shape), value, dtype=torch.float64), divided)
 
     def _parameter(self, whole: torch.Tensor, divided: int | None) -> nn.Parameter:
-        kind = nn.Parameter
-        if divided is not None and self.size > 1:
-            whole = whole.chunk(self.size, dim=divided)[self.rank]
-            kind = Shard
-        own = whole.to(dtype=self.dtype, device=self.device, copy=True).contiguous()
-        return kind(own, requires_grad=self.trained)
+        if divided is None or self.size == 1:
+            return nn.Parameter(self._own(whole), requires_grad=self.trained)
+        own = self._own(whole.chunk(self.size, dim=divided)[self.rank])
+        shard = Shard(own, requires_grad=self.trained)
+        shard.divided = divided
+        return shard
+
+    def _own(self, drawn: torch.Tensor) -> torch.Tensor:
+        return drawn.to(dtype=self.dtype, device=self.device, copy=True).contiguous()
 
 
 def _generator(name: str, seed: int) -> torch.Generator:

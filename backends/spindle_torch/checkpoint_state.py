@@ -1,0 +1,191 @@
+"""What of a rank's training goes into a checkpoint, and under which keys.
+
+`model.NAME` is a parameter, `optim.NAME.STATE` a state that the optimizer keeps of it; NAME is
+what the model calls it wherever it lies. Tensor-parallel shards and ZeRO-1 ranges are boxes of
+the whole.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from spindle_torch.checkpoint_planning import Piece, State
+from spindle_torch.drawing import Shard
+from spindle_torch.sharded_optimizer import RangePart, ShardedOptimizer
+from spindle_torch.training import Training
+
+__all__ = ["boxes", "model_state", "optimizer_state", "prepare_optimizer", "state_key"]
+
+_COUNTER = "step"  # the one state that isn't as large as the parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A parameter as this rank holds it; `speaks` where it is the one to say what it is."""
+
+    name: str
+    parameter: torch.nn.Parameter
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+    speaks: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stepped:
+    """The states that the optimizer has of a parameter's flat numbers from `begin` to `end`."""
+
+    held: _Held
+    states: dict[str, torch.Tensor]
+    like: torch.Tensor
+    begin: int
+    end: int
+
+
+def state_key(name: str, state: str) -> str:
+    """Give the key of a state of the optimizer."""
+    return f"optim.{name}.{state}"
+
+
+def model_state(training: Training, *, all_held: bool) -> State:
+    """Give the parameters, frozen ones too.
+
+    With `all_held` every one that this rank holds. Else without those that are whole on each
+    tensor-parallel shard where it isn't the first: rounding may have driven them apart, and one
+    must be what is written.
+    """
+    return {
+        f"model.{item.name}": (
+            Piece(offsets=item.offsets, shape=item.shape, tensor=item.parameter.detach()),
+        )
+        for item in _held(training)
+        if all_held or item.speaks
+    }
+
+
+def optimizer_state(training: Training, *, all_held: bool) -> State:
+    """Give the states of the optimizer, as boxes of tensors as large as the parameters."""
+    found: dict[str, tuple[Piece, ...]] = {}
+    for item in _stepped(training):
+        if not (all_held or item.held.speaks):
+            continue
+        for name, tensor in item.states.items():
+            key = state_key(item.held.name, name)
+            if tensor.dim() == 0:
+                found[key] = (Piece(offsets=(), shape=(), tensor=tensor),)
+            else:
+                found[key] = tuple(_pieces(item, tensor))
+    return found
+
+
+def prepare_optimizer(training: Training, saved: Mapping[str, Iterable[str]]) -> None:
+    """Make the states that were saved, to be read into; `saved` has them by parameter.
+
+    A parameter without any begins as a new one does: the optimizer counts its steps from 0.
+    """
+    for item in _stepped(training):
+        for name in saved.get(item.held.name, ()):
+            item.states[name] = (
+                torch.zeros((), dtype=torch.float32)
+                if name == _COUNTER
+                else torch.zeros_like(item.like)
+            )
+
+
+def boxes(begin: int, end: int, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Give the boxes that a run of a tensor's flat numbers fills, in order: (offsets, sizes).
+
+    At most two for each dimension but the last, and one.
+
+    >>> list(boxes(1, 11, (4, 3)))
+    [((0, 1), (1, 2)), ((1, 0), (2, 3)), ((3, 0), (1, 2))]
+    """
+    if begin >= end:
+        return
+    if len(shape) == 1:
+        yield (begin,), (end - begin,)
+        return
+    row = math.prod(shape[1:])
+    first, last = -(-begin // row), end // row
+    if first > last:  # within one row
+        yield from _within(last, begin - last * row, end - last * row, shape)
+        return
+    yield from _within(first - 1, begin - (first - 1) * row, row, shape)
+    if first < last:
+        yield (first, *(0 for _ in shape[1:])), (last - first, *shape[1:])
+    yield from _within(last, 0, end - last * row, shape)
+
+
+def _within(
+    row: int, begin: int, end: int, shape: tuple[int, ...]
+) -> Iterator[tuple[tuple[int, ...], ...]]:
+    if begin == math.prod(shape[1:]):
+        return  # nothing of that row
+    for offsets, sizes in boxes(begin, end, shape[1:]):
+        yield (row, *offsets), (1, *sizes)
+
+
+def _held(training: Training) -> Iterator[_Held]:
+    for key in training.model.layers:
+        for name, parameter in training.model.named_parameters(key):
+            shape, offsets = list(parameter.shape), [0] * parameter.dim()
+            divided = parameter.divided if isinstance(parameter, Shard) else None
+            if divided is not None:
+                offsets[divided] = key.shard * shape[divided]
+                shape[divided] *= key.num_shards
+            yield _Held(
+                name=name,
+                parameter=parameter,
+                offsets=tuple(offsets),
+                shape=tuple(shape),
+                speaks=divided is not None or key.shard == 0,
+            )
+
+
+def _stepped(training: Training) -> Iterator[_Stepped]:
+    optimizer = training.optimizer
+    held = {id(item.parameter): item for item in _held(training)}
+    if isinstance(optimizer, ShardedOptimizer):
+        for part in _parts(optimizer):
+            yield _Stepped(
+                held=held[id(part.parameter)],
+                states=optimizer.state(part),
+                like=part.numbers.detach(),
+                begin=part.begin,
+                end=part.begin + part.numbers.numel(),
+            )
+    elif optimizer is not None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                yield _Stepped(
+                    held=held[id(parameter)],
+                    states=optimizer.state[parameter],
+                    like=parameter.detach(),
+                    begin=0,
+                    end=parameter.numel(),
+                )
+
+
+def _parts(optimizer: ShardedOptimizer) -> Iterator[RangePart]:
+    for item in optimizer.ranges.values():
+        for part in item.parts:
+            if part.parameter is not None:
+                yield part
+
+
+def _pieces(item: _Stepped, tensor: torch.Tensor) -> Iterator[Piece]:
+    """Cut a state into boxes; in the order of boxes its numbers lie one behind the other."""
+    if item.end - item.begin == item.held.parameter.numel():
+        whole = tensor.view(item.held.parameter.shape)
+        yield Piece(offsets=item.held.offsets, shape=item.held.shape, tensor=whole)
+        return
+    flat, first = tensor.view(-1), 0
+    for offsets, sizes in boxes(item.begin, item.end, tuple(item.held.parameter.shape)):
+        count = math.prod(sizes)
+        yield Piece(
+            offsets=tuple(a + b for a, b in zip(item.held.offsets, offsets, strict=True)),
+            shape=item.held.shape,
+            tensor=flat[first : first + count].view(sizes),
+        )
+        first += count
