@@ -202,6 +202,8 @@ class Plan:
     `optimum_s` is the Theorem 1 optimum, summed over MetaLevels, forward and backward.
     `zero1` shards the optimizer states over each parameter group (ZeRO stage 1),
     `shard_gradients` the gradients too (stage 2), `shard_parameters` the parameters too (stage 3).
+    `overlap_sync` lets gradients synchronize in buckets while backwards still run; without it a
+    backend may still be asked to.
     """
 
     format_version: str
@@ -222,6 +224,7 @@ class Plan:
     rounds: tuple[Round, ...] = ()
     shard_gradients: bool = False
     shard_parameters: bool = False
+    overlap_sync: bool = False
 
     @property
     def zero_stage(self) -> int:

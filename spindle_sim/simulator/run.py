@@ -67,6 +67,7 @@ def simulate(
 
     `overlap_sync` lets parameter groups synchronize in buckets of about `bucket_bytes`, each as
     soon as its gradients are complete; computing beside it takes `overlap_slowdown` times as long.
+    `plan.overlap_sync` has the same effect.
     `estimator`, where given, says how long links and optimizer steps take, such as one with a
     profile that measured them; the plan says how long slices take.
     `jitter` multiplies every compute duration by lognormal noise of mean 1 and that standard
@@ -78,6 +79,7 @@ def simulate(
         PlanError: order and flows of the plan form a cycle.
     """
     _check(jitter, bucket_bytes, overlap_slowdown)
+    overlap_sync = overlap_sync or plan.overlap_sync
     steps = sync_steps(plan, schedule(plan), overlap=overlap_sync, bucket_bytes=bucket_bytes)
     slowdown = overlap_slowdown if overlap_sync else 1.0
     estimator = estimator or Estimator(plan.cluster)
