@@ -1,7 +1,7 @@
 """Collectives with gradients inside a slice: tensor parallelism and coupled batches.
 
 They run while a slice computes, on all ranks of one group alike, so that autograd's own order of
-backwards is the same on each of them.
+backwards is the same on each of them. And sums that are begun here and waited for elsewhere.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,15 @@ import torch
 import torch.distributed as dist
 from torch.autograd import Function
 
-__all__ = ["Members", "copied", "gathered_columns", "gathered_samples", "reduced"]
+__all__ = [
+    "Members",
+    "begin_all_reduce",
+    "begin_reduce_scatter",
+    "copied",
+    "gathered_columns",
+    "gathered_samples",
+    "reduced",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +43,25 @@ class Members:
         total = tensor.contiguous().clone()
         dist.all_reduce(total, group=self.group)
         return total
+
+
+def begin_all_reduce(total: torch.Tensor, members: Members) -> dist.Work:
+    """Begin to sum a tensor over the members, in place."""
+    pending = dist.all_reduce(total, group=members.group, async_op=True)
+    assert isinstance(pending, dist.Work), "this rank isn't in the group"
+    return pending
+
+
+def begin_reduce_scatter(own: torch.Tensor, whole: torch.Tensor, members: Members) -> dist.Work:
+    """Begin to sum a tensor over the members; `own` becomes this one's of its equal parts.
+
+    Parts go to the ranks in ascending order.
+    """
+    # Newer versions of torch warn of the older name.
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    pending = scatter(own, whole, group=members.group, async_op=True)
+    assert isinstance(pending, dist.Work), "this rank isn't in the group"
+    return pending
 
 
 def copied(tensor: torch.Tensor, members: Members | None) -> torch.Tensor:

@@ -2,9 +2,10 @@
 
 There is one global order of everything: operations in the order of `plan/schedule.py`, behind each
 the messages with its output, then the parameter groups, then the norm of all gradients where they
-are clipped, then the optimizer, then with ZeRO-1 the groups again. Each rank runs the part
-of it that concerns it. As every rank posts its messages in that one order, messages between two
-ranks match without tags, which NCCL doesn't have.
+are clipped, then the optimizer, then with ZeRO-1 the groups again. With overlap the groups are cut
+into buckets, each launched behind the operation that completes its gradients, and awaited at the
+end. Each rank runs the part of it that concerns it. As every rank posts its messages in that one
+order, messages between two ranks match without tags, which NCCL doesn't have.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,15 +13,17 @@ from dataclasses import dataclass
 
 from spindle_sim.plan import MetaOp, Plan, Slice
 from spindle_sim.plan.schedule import Operation, operation_order
+from spindle_torch.buckets import Bucket, Milestone, Overlap, parameter_buckets
 from spindle_torch.intervals import pieces
-from spindle_torch.pool import PoolGroup, parameter_pool
 from spindle_torch.program import (
+    Await,
     Batch,
     Clip,
     Compute,
     Copy,
     Gather,
     Instruction,
+    Launch,
     Message,
     Program,
     Step,
@@ -30,14 +33,18 @@ from spindle_torch.program import (
 __all__ = ["collective_groups", "compile_plan"]
 
 
-def compile_plan(plan: Plan, *, clip: bool = False) -> tuple[Program, ...]:
+def compile_plan(
+    plan: Plan, *, clip: bool = False, overlap: Overlap | None = None
+) -> tuple[Program, ...]:
     """Give the program of every device of the plan's cluster, in order of device.
 
-    With `clip` gradients are clipped by the norm over all devices.
+    With `clip` gradients are clipped by the norm over all devices; with `overlap` they are
+    synchronized beside the backward.
     """
     listed: list[list[Instruction]] = [[] for _ in range(plan.cluster.num_devices)]
     metaops, outputs = plan.metaop_by_id(), _outputs(plan)
-    for operation in operation_order(plan):
+    buckets = parameter_buckets(plan, overlap)
+    for position, operation in enumerate(operation_order(plan)):
         item = plan.slices[operation.slice_index]
         compute = Compute(
             slice=item.id,
@@ -46,10 +53,15 @@ def compile_plan(plan: Plan, *, clip: bool = False) -> tuple[Program, ...]:
         )
         for device in item.devices:
             listed[device].append(compute)
+        # What is complete while the backward still runs may leave at once, the rest after the
+        # messages, for which others wait.
+        whole = Milestone(position, item.num_ops)
+        early = (Milestone(position, 0), whole)
+        _launch(plan, listed, buckets, early, within=item.devices)
         _transmit(listed, item, outputs.get(operation, []), backward=operation.backward)
-    pool = parameter_pool(plan)
+        _launch(plan, listed, buckets, (whole, Milestone(position + 1, 0)))
     for device, instructions in enumerate(listed):
-        instructions += _end(plan, pool, device, clip=clip)
+        instructions += _end(plan, buckets, device, clip=clip, launched=overlap is not None)
     return tuple(
         Program(rank=rank, instructions=tuple(instructions))
         for rank, instructions in enumerate(listed)
@@ -68,22 +80,51 @@ def collective_groups(item: Slice, metaop: MetaOp) -> tuple[tuple[int, ...], ...
     return tuple(groups)
 
 
+def _launch(
+    plan: Plan,
+    listed: list[list[Instruction]],
+    buckets: Sequence[Bucket],
+    between: tuple[Milestone, Milestone],
+    within: tuple[int, ...] = (),
+) -> None:
+    """Launch the buckets that are complete at the first milestone or later, before the second.
+
+    They may begin within the operation on those devices that run it.
+    """
+    for index, bucket in enumerate(buckets):
+        devices = bucket.group.devices
+        if between[0] <= bucket.complete < between[1] and len(devices) > 1:
+            for device in devices:
+                launch = Launch(
+                    group=index, devices=devices, scatter=plan.zero1, within=device in within
+                )
+                listed[device].append(launch)
+
+
 def _end(
-    plan: Plan, pool: Sequence[PoolGroup], device: int, *, clip: bool
+    plan: Plan, buckets: Sequence[Bucket], device: int, *, clip: bool, launched: bool
 ) -> Iterator[Instruction]:
     """Give what follows the last backward on a device."""
     shared = [
-        (index, group.devices)
-        for index, group in enumerate(pool)
-        if device in group.devices and len(group.devices) > 1
+        (index, bucket.group.devices, bucket.complete)
+        for index, bucket in enumerate(buckets)
+        if device in bucket.group.devices and len(bucket.group.devices) > 1
     ]
-    for index, devices in shared:
-        yield Synchronize(group=index, devices=devices)
+    last = len(operation_order(plan))
+    if launched:
+        for index, devices, complete in shared:
+            if complete.position == last:  # no operation adds to it: none has launched it
+                yield Launch(group=index, devices=devices, scatter=plan.zero1)
+        for index, _, _ in shared:
+            yield Await(group=index)
+    else:
+        for index, devices, _ in shared:
+            yield Synchronize(group=index, devices=devices, scatter=plan.zero1)
     if clip:
         yield Clip(devices=tuple(range(plan.cluster.num_devices)))
     yield Step()
     if plan.zero1:
-        for index, devices in shared:
+        for index, devices, _ in shared:
             yield Gather(group=index, devices=devices)
 
 

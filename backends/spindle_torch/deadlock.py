@@ -1,8 +1,9 @@
 """A proof that programs end, made before anything starts: they are run with rendezvous semantics.
 
 Nothing is buffered here: a batch of messages is over once each message met its match in the peer's
-batch, a collective once all of its ranks are there. What ends under these rules ends under any
-amount of buffering too. No torch here.
+batch, a collective once all of its ranks are there, and one that is launched to run beside others
+holds its rank up, too. What ends under these rules ends under any amount of buffering. No torch
+here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,11 +11,13 @@ from dataclasses import dataclass, field
 
 from spindle_sim.errors import PlanError
 from spindle_torch.program import (
+    Await,
     Batch,
     Clip,
     Compute,
     Gather,
     Instruction,
+    Launch,
     Message,
     Program,
     Synchronize,
@@ -74,6 +77,7 @@ class _Run:
     received: dict[_Pair, list[Message]] = field(default_factory=dict)
     meetings: dict[_Meeting, dict[int, str]] = field(default_factory=dict)
     met: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
+    launched: set[tuple[int, int]] = field(default_factory=set)  # rank and bucket
 
     def advance(self, rank: int) -> Iterator[int]:
         """Run a rank as far as it comes; give the ranks that may go on because of it."""
@@ -88,6 +92,8 @@ class _Run:
                 return
             for group in _groups(rank, instruction):
                 self.met[rank, group] = self.met.get((rank, group), 0) + 1
+            if isinstance(instruction, Launch):
+                self.launched.add((rank, instruction.group))
             self.position[rank] = position + 1
 
     def stuck(self) -> Iterator[Stuck]:
@@ -122,17 +128,12 @@ class _Run:
 
     def _reason(self, rank: int, instruction: Instruction) -> str:
         """Say what an instruction at which the rank has arrived waits for; "" if for nothing."""
+        if isinstance(instruction, Await) and (rank, instruction.group) not in self.launched:
+            return "it was never launched"
         if isinstance(instruction, Batch):
-            for message in instruction.sends:
-                pair = rank, message.piece.target
-                reason = _unmatched(message, self.sent[pair], self.received.get(pair, []))
-                if reason:
-                    return f"rank {pair[1]} {reason}"
-            for message in instruction.receives:
-                pair = message.piece.source, rank
-                reason = _unmatched(message, self.received[pair], self.sent.get(pair, []))
-                if reason:
-                    return f"rank {pair[0]} {reason}"
+            reason = self._batch_reason(rank, instruction)
+            if reason:
+                return reason
         for group in _groups(rank, instruction):
             present = self.meetings[group, self.met.get((rank, group), 0)]
             missing = [str(other) for other in group if other not in present]
@@ -143,9 +144,22 @@ class _Run:
                 return f"others of its group come for the {others[0]}"
         return ""
 
+    def _batch_reason(self, rank: int, batch: Batch) -> str:
+        for message in batch.sends:
+            pair = rank, message.piece.target
+            reason = _unmatched(message, self.sent[pair], self.received.get(pair, []))
+            if reason:
+                return f"rank {pair[1]} {reason}"
+        for message in batch.receives:
+            pair = message.piece.source, rank
+            reason = _unmatched(message, self.received[pair], self.sent.get(pair, []))
+            if reason:
+                return f"rank {pair[0]} {reason}"
+        return ""
+
 
 def _groups(rank: int, instruction: Instruction) -> tuple[tuple[int, ...], ...]:
-    if isinstance(instruction, Synchronize | Clip | Gather):
+    if isinstance(instruction, Synchronize | Launch | Clip | Gather):
         return (instruction.devices,)
     if isinstance(instruction, Compute):
         return tuple(group for group in instruction.collectives if rank in group)

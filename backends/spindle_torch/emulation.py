@@ -5,7 +5,7 @@ in the wrong place is found. Message sizes are not the plan's: this validates or
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -15,7 +15,7 @@ from spindle_sim.estimate import Estimator
 from spindle_sim.estimate.memory import OPTIMIZER_BYTES
 from spindle_sim.plan import Plan, Slice
 from spindle_torch.intervals import held_samples
-from spindle_torch.pool import parameter_pool
+from spindle_torch.pool import PoolGroup, parameter_pool
 
 __all__ = ["Emulation"]
 
@@ -31,6 +31,7 @@ class Emulation:
     time_scale: float
     dtype: torch.dtype = torch.float64
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    pool: Sequence[PoolGroup] | None = None  # what is synchronized at once, if not whole groups
     _batches: dict[str, int] = field(init=False)
     _index_of: dict[str, int] = field(init=False)
     _owed: dict[str, list[int]] = field(init=False)
@@ -47,7 +48,8 @@ class Emulation:
         for index, flow in enumerate(self.plan.flows):
             if flow.gradient:
                 self._owed[flow.target_slice].append(index)
-        self._group_ranks = tuple(group.devices for group in parameter_pool(self.plan))
+        pool = parameter_pool(self.plan) if self.pool is None else self.pool
+        self._group_ranks = tuple(group.devices for group in pool)
         optimizer_bytes = sum(
             item.optimizer_bytes for item in self.plan.memory if item.device == self.rank
         )
@@ -73,9 +75,13 @@ class Emulation:
         return self._marks(item.id, item)
 
     def backward(
-        self, item: Slice, gradients: Mapping[int, torch.Tensor]
+        self,
+        item: Slice,
+        gradients: Mapping[int, torch.Tensor],
+        watched: Mapping[int, Callable[[], None]],
     ) -> Mapping[int, torch.Tensor]:
-        """Wait for the slice's backward, having checked what arrived."""
+        """Wait for the slice's backward, having checked what arrived; then all is complete."""
+        del watched
         begun_s = time.perf_counter()
         for index, rows in gradients.items():
             self._check(self.plan.flows[index].target_slice, item, rows, index)
@@ -83,9 +89,9 @@ class Emulation:
         return dict.fromkeys(self._owed[item.id], self._marks(item.id, item))
 
     def gradient(self, group: int) -> torch.Tensor:
-        """Give 1: the sum is the number of ranks."""
-        del group
-        return torch.ones(1, dtype=self.dtype, device=self.device)
+        """Give 1, for each rank where each gets a range: the sum is the number of ranks."""
+        count = len(self._group_ranks[group]) if self.plan.zero1 else 1
+        return torch.ones(count, dtype=self.dtype, device=self.device)
 
     def take_gradient(self, group: int, total: torch.Tensor) -> None:
         """Check that every rank of the group was counted once."""

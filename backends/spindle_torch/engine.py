@@ -6,7 +6,7 @@ slice by slice: autograd alone would run it in an order of its own on each rank.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,22 +18,25 @@ from spindle_torch.events import Event, Origin
 from spindle_torch.groups import Groups
 from spindle_torch.intervals import held_samples
 from spindle_torch.program import (
+    Await,
     Batch,
     Clip,
     Compute,
     Copy,
     Gather,
     Instruction,
+    Launch,
     Message,
     Program,
     Step,
     Synchronize,
 )
+from spindle_torch.recorder import Recorder
+from spindle_torch.synchronization import Synchronization
 from spindle_torch.work import Work
 
 __all__ = ["Engine"]
 
-_NORM_EPSILON = 1e-6
 _Key = tuple[str, bool]  # a slice and whether it is its backward
 
 
@@ -60,7 +63,7 @@ class Engine:
     """One rank of a run. `current` is the instruction being run, `is_waiting` whether for others.
 
     `clock_s` gives seconds on a clock that all ranks share, `clip_norm` is the largest norm that
-    the gradients may have if the program clips them.
+    the gradients may have if the program clips them. Nothing is noted without `tracing`.
     """
 
     plan: Plan
@@ -69,99 +72,123 @@ class Engine:
     groups: Groups
     clock_s: Callable[[], float]
     clip_norm: float = math.inf
+    tracing: bool = True
     current: Instruction | None = None
-    is_waiting: bool = False
-    _events: list[Event] = field(default_factory=list)
+    _recorder: Recorder = field(init=False)
+    _synchronization: Synchronization = field(init=False)
     _output: dict[int, torch.Tensor] = field(default_factory=dict)
     _arrivals: dict[_Key, _Arrivals] = field(default_factory=dict)
     _sent: dict[_Key, _Sent] = field(default_factory=dict)
     _slices: dict[str, Slice] = field(init=False)
     _flows_out: dict[str, list[int]] = field(init=False)
     _batches: dict[str, int] = field(init=False)
+    _launches: dict[int, tuple[Launch, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
         """Look up slices, their batches and their flows once."""
+        self._recorder = Recorder(self.clock_s, self.work.device, enabled=self.tracing)
+        self._synchronization = Synchronization(
+            work=self.work,
+            groups=self.groups,
+            recorder=self._recorder,
+            clip_norm=self.clip_norm,
+        )
         self._slices = self.plan.slice_by_id()
         metaops = self.plan.metaop_by_id()
         self._batches = {item.id: metaops[item.metaop].batch for item in self.plan.slices}
         self._flows_out = {name: [] for name in self._slices}
         for index, flow in enumerate(self.plan.flows):
             self._flows_out[flow.source_slice].append(index)
+        self._launches = _launches_behind(self.program.instructions)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether this rank waits for others."""
+        return self._recorder.is_waiting
+
+    @is_waiting.setter
+    def is_waiting(self, value: bool) -> None:
+        self._recorder.is_waiting = value
 
     def run_iteration(self, step: int) -> tuple[float, Sequence[Event]]:
         """Run the whole program once; give when it began and what happened."""
-        self._events = []
         self.work.prepare(step)
         self.current, self.is_waiting = None, True
         dist.barrier()
         self.is_waiting = False
-        start_s = self.clock_s()
-        for instruction in self.program.instructions:
+        start_s = self._recorder.begin()
+        instructions = self.program.instructions
+        for position, instruction in enumerate(instructions):
             self.current = instruction
-            self._run(instruction)
+            self._run(instruction, position)
         self.is_waiting = True
         for key in list(self._sent):
             self._finish_sends(key)
+        self.work.synchronize_device()
         self.is_waiting = False
-        return start_s, self._events
+        return start_s, self._recorder.events()
 
-    def _run(self, instruction: Instruction) -> None:
+    def _run(self, instruction: Instruction, position: int) -> None:
         match instruction:
             case Compute():
-                self._compute(self._slices[instruction.slice], backward=instruction.backward)
+                self._compute(instruction, self._launches.get(position, ()))
             case Copy():
                 self._copy(instruction.message)
             case Batch():
                 self._post(instruction)
-            case Synchronize():
-                self._synchronize(instruction)
-            case Clip():
-                self._clip()
             case Step():
-                start_s = self.clock_s()
+                start = self._recorder.mark()
                 self.work.step()
-                self._note(Kind.OPTIMIZER, Phase.STEP, start_s)
+                self._recorder.note(Kind.OPTIMIZER, Phase.STEP, start)
+            case Launch():
+                self._synchronization.launch(instruction)
+            case Await():
+                self._synchronization.finish(instruction)
+            case Synchronize():
+                self._synchronization.synchronize(instruction)
+            case Clip():
+                self._synchronization.clip()
             case Gather():
-                self._gather(instruction)
+                self._synchronization.gather(instruction)
 
-    def _compute(self, item: Slice, *, backward: bool) -> None:
-        phase = Phase.BACKWARD if backward else Phase.FORWARD
+    def _compute(self, instruction: Compute, launches: Sequence[Launch]) -> None:
+        item = self._slices[instruction.slice]
+        phase = Phase.BACKWARD if instruction.backward else Phase.FORWARD
         rows = self._await_arrivals(item, phase)
-        start_s = self.clock_s()
-        if backward:
+        if instruction.backward:
             # What it sent ahead has arrived long ago: its gradient came back.
             self._finish_sends((item.id, False))
-            self._output = dict(self.work.backward(item, rows))
+        start = self._recorder.mark()
+        if instruction.backward:
+            watched = self._synchronization.launches(launches)
+            self._output = dict(self.work.backward(item, rows, watched))
         else:
             output = self.work.forward(item, rows)
             self._output = (
                 {} if output is None else dict.fromkeys(self._flows_out[item.id], output.detach())
             )
-        self._note(Kind.COMPUTE, phase, start_s, slice_id=item.id)
+        self._recorder.note(Kind.COMPUTE, phase, start, slice_id=item.id)
 
-    def _await_arrivals(self, item: Slice, phase: Phase) -> dict[int, torch.Tensor]:
+    def _await_arrivals(self, item: Slice, phase: Phase) -> Mapping[int, torch.Tensor]:
         arrivals = self._arrivals.pop((item.id, phase is Phase.BACKWARD), _Arrivals())
         if arrivals.pending:
-            start_s = self.clock_s()
+            start = self._recorder.mark()
             self._wait(arrivals.pending)
             origins = tuple(arrivals.origins)
-            self._events.append(
-                Event(
-                    kind=Kind.RECEIVE,
-                    phase=phase,
-                    start_s=start_s,
-                    end_s=self.clock_s(),
-                    slice=item.id,
-                    size_bytes=arrivals.size_bytes,
-                    awaits=origins,
-                    peers=tuple({origin.rank: None for origin in origins}),
-                )
+            self._recorder.note(
+                Kind.RECEIVE,
+                phase,
+                start,
+                slice_id=item.id,
+                size_bytes=arrivals.size_bytes,
+                awaits=origins,
+                peers=tuple({origin.rank: None for origin in origins}),
             )
         return arrivals.rows
 
     def _copy(self, message: Message) -> None:
         """Hand on what stays here: as it is where that is all, else into its place among others."""
-        start_s = self.clock_s()
+        start = self._recorder.mark()
         rows = self._outgoing(message)
         arrivals = self._arrivals_of(message)
         begin, end = self._span(message, target=True)
@@ -172,10 +199,10 @@ class Engine:
         phase = Phase.BACKWARD if message.backward else Phase.FORWARD
         size_bytes = float(rows.numel() * rows.element_size())
         target = self._end(message, target=True).id
-        self._note(Kind.COPY, phase, start_s, slice_id=target, size_bytes=size_bytes)
+        self._recorder.note(Kind.COPY, phase, start, slice_id=target, size_bytes=size_bytes)
 
     def _post(self, batch: Batch) -> None:
-        start_s = self.clock_s()
+        start = self._recorder.mark()
         key = (batch.slice, batch.backward)
         operations: list[dist.P2POp] = []
         sent = _Sent(tensors=[self._outgoing(message).contiguous() for message in batch.sends])
@@ -200,59 +227,9 @@ class Engine:
             phase = Phase.BACKWARD if batch.backward else Phase.FORWARD
             size_bytes = float(sum(t.numel() * t.element_size() for t in sent.tensors))
             peers = tuple({message.piece.target: None for message in batch.sends})
-            self._note(
-                Kind.SEND, phase, start_s, slice_id=batch.slice, size_bytes=size_bytes, peers=peers
+            self._recorder.note(
+                Kind.SEND, phase, start, slice_id=batch.slice, size_bytes=size_bytes, peers=peers
             )
-
-    def _synchronize(self, instruction: Synchronize) -> None:
-        members = self.groups.members(instruction.devices)
-        assert members is not None, "a group of one has nothing to synchronize"
-        total = self.work.gradient(instruction.group)
-        start_s = self.clock_s()
-        self.is_waiting = True
-        dist.all_reduce(total, group=members.group)
-        self.work.synchronize_device()
-        self.is_waiting = False
-        self._events.append(
-            Event(
-                kind=Kind.SYNC,
-                phase=Phase.SYNC,
-                start_s=start_s,
-                end_s=self.clock_s(),
-                size_bytes=float(total.numel() * total.element_size()),
-                group=instruction.group,
-            )
-        )
-        self.work.take_gradient(instruction.group, total)
-
-    def _clip(self) -> None:
-        """Scale the gradients of all ranks to a norm of `clip_norm`, if theirs is larger."""
-        total = self.work.squared_norm()
-        start_s = self.clock_s()
-        self.is_waiting = True
-        dist.all_reduce(total)
-        self.is_waiting = False
-        # As torch does: with something added, so that a norm of 0 divides nothing by nothing.
-        factor = self.clip_norm / (math.sqrt(total.item()) + _NORM_EPSILON)
-        if factor < 1:
-            self.work.scale_gradients(factor)
-        size_bytes = float(total.numel() * total.element_size())
-        self._note(Kind.SYNC, Phase.SYNC, start_s, size_bytes=size_bytes)
-
-    def _gather(self, instruction: Gather) -> None:
-        """Take from each rank of a group the range of parameters that it stepped."""
-        members = self.groups.members(instruction.devices)
-        assert members is not None, "a group of one has nothing to gather"
-        whole, own = self.work.gathering(instruction.group)
-        start_s = self.clock_s()
-        self.is_waiting = True
-        dist.all_gather(list(whole.chunk(len(members.ranks))), own, group=members.group)
-        self.is_waiting = False
-        # Another meeting than the group's synchronization, which has its index.
-        meeting = -2 - instruction.group
-        size_bytes = float(whole.numel() * whole.element_size())
-        self._note(Kind.SYNC, Phase.SYNC, start_s, size_bytes=size_bytes, group=meeting)
-        self.work.gathered(instruction.group)
 
     def _finish_sends(self, key: _Key) -> None:
         sent = self._sent.pop(key, None)
@@ -263,7 +240,6 @@ class Engine:
         self.is_waiting = True
         for work in dict.fromkeys(pending):
             work.wait()
-        self.work.synchronize_device()
         self.is_waiting = False
 
     def _end(self, message: Message, *, target: bool) -> Slice:
@@ -297,27 +273,14 @@ class Engine:
             )
         return arrivals.rows[message.flow][message.piece.first - begin : message.piece.last - begin]
 
-    def _note(
-        self,
-        kind: Kind,
-        phase: Phase,
-        start_s: float,
-        *,
-        slice_id: str = "",
-        size_bytes: float = 0.0,
-        peers: tuple[int, ...] = (),
-        group: int = -1,
-    ) -> None:
-        self.work.synchronize_device()
-        self._events.append(
-            Event(
-                kind=kind,
-                phase=phase,
-                start_s=start_s,
-                end_s=self.clock_s(),
-                slice=slice_id,
-                size_bytes=size_bytes,
-                peers=peers,
-                group=group,
-            )
-        )
+
+def _launches_behind(instructions: Sequence[Instruction]) -> dict[int, tuple[Launch, ...]]:
+    """Give the launches behind each instruction that may begin within it."""
+    found: dict[int, tuple[Launch, ...]] = {}
+    leader = 0
+    for position, instruction in enumerate(instructions):
+        if not isinstance(instruction, Launch):
+            leader = position
+        elif instruction.within:
+            found[leader] = (*found.get(leader, ()), instruction)
+    return found

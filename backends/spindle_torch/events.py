@@ -2,7 +2,8 @@
 
 Spans are what the rank itself spent its time on: a receive is the time for which it waited for
 messages, 0 where they came while it computed. Of it, `wait_s` is until the last sender had posted
-its side: the rest is transfer. Likewise a synchronization waits until its last rank has come.
+its side: the rest is transfer. Likewise a synchronization waits until its last rank has come, and
+one that runs beside the backward until the last has launched it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that a rank did; `awaits` of a receive, `group` of a synchronization."""
+    """One thing that a rank did; `awaits` of a receive, `group` of a synchronization.
+
+    With `launches` it only began the synchronization, and waited for nobody.
+    """
 
     kind: Kind
     phase: Phase
@@ -38,6 +42,7 @@ class Event:
     awaits: tuple[Origin, ...] = ()
     peers: tuple[int, ...] = ()
     group: int = -1
+    launches: bool = False
 
 
 def to_timeline(
@@ -54,11 +59,7 @@ def to_timeline(
         for event in own
         if event.kind is Kind.SEND
     }
-    last: dict[int, float] = {}
-    for own in events:
-        for event in own:
-            if event.kind is Kind.SYNC:
-                last[event.group] = max(last.get(event.group, event.start_s), event.start_s)
+    last = _last_come_s([event for own in events for event in own])
     metaops = plan.metaop_by_id()
     owners = {item.id: (item.metaop, metaops[item.metaop].task) for item in plan.slices}
     owners[""] = "", ""
@@ -71,8 +72,20 @@ def to_timeline(
     return Timeline(backend=backend, num_devices=plan.cluster.num_devices, spans=tuple(spans))
 
 
+def _last_come_s(events: Sequence[Event]) -> dict[int, float]:
+    """Give when the last rank came to each synchronization, or launched it."""
+    launched = {event.group for event in events if event.launches}
+    last: dict[int, float] = {}
+    for event in events:
+        if event.kind is Kind.SYNC and event.launches == (event.group in launched):
+            last[event.group] = max(last.get(event.group, event.start_s), event.start_s)
+    return last
+
+
 def _ready_s(event: Event, posted: Mapping[Origin, float], last: Mapping[int, float]) -> float:
     """Give when the last of the others was there."""
+    if event.launches:
+        return event.start_s
     if event.kind is Kind.SYNC:
         return last[event.group]
     return max((posted[origin] for origin in event.awaits), default=event.start_s)

@@ -73,6 +73,8 @@ def _command(
         f"--seed={options.seed}",
         f"--timeout={options.timeout_s}",
         *([] if options.clip_norm is None else [f"--clip-norm={options.clip_norm}"]),
+        *(["--overlap-sync"] if options.overlap_sync else []),
+        f"--bucket-mb={options.bucket_mb}",
         *(["--emulate"] if options.emulate else []),
     ]
 

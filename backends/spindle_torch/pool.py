@@ -8,9 +8,17 @@ from dataclasses import dataclass
 
 from spindle_sim.errors import InputError, PlanError
 from spindle_sim.plan import Plan, Slice
-from spindle_sim.workload import Embedding, Projection, Workload
+from spindle_sim.workload import Embedding, Operator, Projection, Workload
 
-__all__ = ["OperatorKey", "PoolGroup", "held_operators", "parameter_pool", "tied_table"]
+__all__ = [
+    "OperatorKey",
+    "PoolGroup",
+    "held_operators",
+    "is_tied",
+    "operator_of",
+    "parameter_pool",
+    "tied_table",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -45,7 +53,7 @@ def held_operators(plan: Plan, *, tied: bool) -> dict[OperatorKey, frozenset[int
         name = metaops[item.metaop].parameter_set
         for index in range(item.first_op, item.first_op + item.num_ops):
             _hold(held, item, name, index)
-        if tied and _is_tied(plan.workload, name):
+        if tied and is_tied(plan.workload, name):
             _hold(held, item, _table_of(plan, item, name), 0)
     return {key: frozenset(ranks) for key, ranks in sorted(held.items())}
 
@@ -55,15 +63,26 @@ def parameter_pool(plan: Plan) -> tuple[PoolGroup, ...]:
     modules = {module.name: module for module in plan.workload.modules}
     groups: dict[tuple[int, ...], list[OperatorKey]] = {}
     for key, ranks in held_operators(plan, tied=True).items():
-        module_name, block_name = key.parameter_set.split("/", 1)
-        module = modules[module_name]
-        block = next(block for block in module.blocks if block.name == block_name)
-        if not module.frozen and block.operator.parameters:
+        module = modules[key.parameter_set.split("/", 1)[0]]
+        if not module.frozen and operator_of(plan.workload, key.parameter_set).parameters:
             groups.setdefault(tuple(sorted(ranks)), []).append(key)
     return tuple(
         PoolGroup(devices=devices, operators=tuple(sorted(groups[devices])))
         for devices in sorted(groups)
     )
+
+
+def operator_of(workload: Workload, parameter_set: str) -> Operator:
+    """Give the operator that a parameter set belongs to."""
+    module_name, block_name = parameter_set.split("/", 1)
+    blocks = workload.module(module_name).blocks
+    return next(block.operator for block in blocks if block.name == block_name)
+
+
+def is_tied(workload: Workload, parameter_set: str) -> bool:
+    """Tell whether a parameter set is a projection that uses an embedding's table."""
+    operator = operator_of(workload, parameter_set)
+    return isinstance(operator, Projection) and operator.tied
 
 
 def tied_table(workload: Workload, parameter_set: str) -> str:
@@ -74,9 +93,8 @@ def tied_table(workload: Workload, parameter_set: str) -> str:
     Raises:
         InputError: there is none.
     """
-    module_name, block_name = parameter_set.split("/", 1)
-    own = workload.module(module_name)
-    operator = next(block.operator for block in own.blocks if block.name == block_name)
+    own = workload.module(parameter_set.split("/", 1)[0])
+    operator = operator_of(workload, parameter_set)
     assert isinstance(operator, Projection), f"{parameter_set} isn't a projection"
     for module in (own, *workload.modules):
         for block in module.blocks:
@@ -102,14 +120,6 @@ def _table_of(plan: Plan, item: Slice, name: str) -> str:
                 f" to which it is tied, with tp {other.tp}; their shards would differ"
             )
     return table
-
-
-def _is_tied(workload: Workload, parameter_set: str) -> bool:
-    module_name, block_name = parameter_set.split("/", 1)
-    for block in workload.module(module_name).blocks:
-        if block.name == block_name:
-            return isinstance(block.operator, Projection) and block.operator.tied
-    return False
 
 
 def _hold(held: dict[OperatorKey, set[int]], item: Slice, name: str, index: int) -> None:

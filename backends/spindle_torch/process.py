@@ -64,6 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--time-scale", type=float, default=defaults.time_scale)
     parser.add_argument("--dtype", choices=("float32", "float64"), default=defaults.dtype)
     parser.add_argument("--clip-norm", type=float, help="largest norm of all gradients")
+    parser.add_argument("--overlap-sync", action="store_true", help="beside the backward")
+    parser.add_argument("--bucket-mb", type=float, default=defaults.bucket_mb, help="of gradients")
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--timeout", type=float, default=defaults.timeout_s, help="seconds")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
@@ -83,6 +85,8 @@ def _worker_options(options: argparse.Namespace) -> WorkerOptions:
             time_scale=options.time_scale,
             dtype=options.dtype,
             clip_norm=options.clip_norm,
+            overlap_sync=options.overlap_sync,
+            bucket_mb=options.bucket_mb,
             seed=options.seed,
             timeout_s=options.timeout,
         ),

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from spindle_torch.intervals import Piece
 
 __all__ = [
+    "Await",
     "Batch",
     "Clip",
     "Compute",
     "Copy",
     "Gather",
     "Instruction",
+    "Launch",
     "Message",
     "Program",
     "Step",
@@ -77,13 +79,44 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synchronize:
-    """The sum of a parameter group's gradients over its devices; `group` indexes the pool."""
+    """The sum of a parameter group's gradients over its devices; `group` indexes the pool.
+
+    With `scatter` (ZeRO-1) each device gets the sum of its own range alone.
+    """
 
     group: int
     devices: tuple[int, ...]
+    scatter: bool = False
 
     def __str__(self) -> str:
         return f"synchronization of parameter group {self.group}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """The begin of a synchronization that runs beside what follows; `group` indexes the buckets.
+
+    One that is `within` the backward before it may begin while that runs, once its gradients are
+    complete. Whoever of its devices don't run that backward begin where it stands.
+    """
+
+    group: int
+    devices: tuple[int, ...]
+    scatter: bool = False
+    within: bool = False
+
+    def __str__(self) -> str:
+        return f"launch of bucket {self.group}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Await:
+    """The end of a synchronization that this rank has launched."""
+
+    group: int
+
+    def __str__(self) -> str:
+        return f"end of bucket {self.group}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +148,7 @@ class Gather:
         return f"gathering of parameter group {self.group}"
 
 
-Instruction = Compute | Copy | Batch | Synchronize | Clip | Step | Gather
+Instruction = Compute | Copy | Batch | Synchronize | Launch | Await | Clip | Step | Gather
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from spindle_sim.backend import ExecutionOptions
 from spindle_sim.errors import UsageError
 from spindle_sim.plan import Plan
+from spindle_torch.buckets import Overlap
 from spindle_torch.compilation import compile_plan
 from spindle_torch.deadlock import check_programs
 from spindle_torch.program import Program
 from spindle_torch.shapes import CustomShape, sites
 
-__all__ = ["DTYPES", "check_requirements"]
+__all__ = ["DTYPES", "check_requirements", "overlap_of"]
 
 DTYPES = ("float32", "float64")
 
@@ -21,7 +22,7 @@ def check_requirements(
     """Give the programs of a plan that can be run; `custom` are the shapes of the user's modules.
 
     Raises:
-        UsageError: there is no such dtype, or the norm isn't above 0.
+        UsageError: there is no such dtype, or a norm or size isn't above 0.
         InputError: the workload doesn't say what an operator computes or how inputs are joined.
         PlanError: the programs would deadlock.
     """
@@ -29,8 +30,15 @@ def check_requirements(
         raise UsageError(f"no dtype {options.dtype!r}: they are {', '.join(DTYPES)}")
     if options.clip_norm is not None and not options.clip_norm > 0:
         raise UsageError(f"--clip-norm {options.clip_norm}: give a norm above 0")
+    if not options.bucket_mb > 0:
+        raise UsageError(f"--bucket-mb {options.bucket_mb}: give a size above 0")
     if not options.emulate:
         sites(plan.workload, custom)
-    programs = compile_plan(plan, clip=options.clip_norm is not None)
+    programs = compile_plan(plan, clip=options.clip_norm is not None, overlap=overlap_of(options))
     check_programs(programs)
     return programs
+
+
+def overlap_of(options: ExecutionOptions) -> Overlap | None:
+    """Give how gradients are cut up that are synchronized beside the backward, if they are."""
+    return Overlap.of(options.bucket_mb, options.dtype) if options.overlap_sync else None

@@ -1,10 +1,10 @@
 """ZeRO stage 1: each rank of a parameter group holds and steps its range of the group's numbers.
 
-Gradients are summed over the group as always, and whole on each rank: clipping needs them. What is
-divided is the optimizer's state, and the step.
+A reduce-scatter gives each rank the sum of its range of the gradients, an all-gather gives it the
+others' parameters after the step.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -61,17 +61,29 @@ class GroupRange:
             parts=_parts(parameters, numbers, begin, begin + length),
         )
 
-    def take_gradient(self) -> None:
-        """Give the parts their numbers of the parameters' gradients, and forget those."""
-        for part in self.parts:
-            count = part.numbers.numel()
-            if part.parameter is None or part.parameter.grad is None:
-                part.numbers.grad = torch.zeros_like(part.numbers)
-            else:
-                flat = part.parameter.grad.flatten()
-                part.numbers.grad = flat[part.begin : part.begin + count]
+    def flat_gradient(self) -> torch.Tensor:
+        """Give the parameters' gradients as one tensor, zeros at the end, and forget them."""
+        gradients = [
+            (torch.zeros_like(item) if item.grad is None else item.grad).flatten()
+            for item in self.parameters
+        ]
+        fill = self.numbers.numel() - sum(item.numel() for item in gradients)
         for parameter in self.parameters:
             parameter.grad = None
+        return torch.cat([*gradients, self.numbers.new_zeros(fill)])
+
+    def take_gradient(self, total: torch.Tensor) -> None:
+        """Give the parts their numbers of the sum of this rank's range."""
+        begin = 0
+        for part in self.parts:
+            end = begin + part.numbers.numel()
+            part.numbers.grad = total[begin:end]
+            begin = end
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this rank has no others to share the group with."""
+        return self.own.numel() == self.numbers.numel()
 
 
 def _parts(
@@ -92,7 +104,10 @@ def _parts(
 
 @dataclass(slots=True, kw_only=True)
 class ShardedOptimizer:
-    """AdamW on this rank's range of each of its groups; `ranges` by index in the pool."""
+    """AdamW on this rank's range of each of its groups; `ranges` by index in the pool.
+
+    A group that this rank is alone in waits for no sum: its gradients are taken where they lie.
+    """
 
     ranges: Mapping[int, GroupRange]
     learning_rate: float
@@ -123,11 +138,21 @@ class ShardedOptimizer:
         states: dict[str, torch.Tensor] = self._optimizer.state[part.numbers]
         return states
 
+    def gradients(self) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:
+        """Give the parameters that this rank steps numbers of, and those numbers' gradients."""
+        for item in self.ranges.values():
+            if item.is_whole and item.parts[0].numbers.grad is None:
+                item.take_gradient(item.flat_gradient())
+            for part in item.parts:
+                if part.parameter is not None:
+                    assert part.numbers.grad is not None, "a group's gradients weren't summed"
+                    yield part.parameter, part.numbers.grad
+
     def step(self) -> None:
         """Step the ranges; the others' come by `ranges[group].numbers`, to be gathered."""
         if self._optimizer is None:
             return
-        for item in self.ranges.values():
-            item.take_gradient()
+        for _ in self.gradients():  # so that they are where the optimizer looks
+            pass
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)

@@ -1,6 +1,7 @@
 """The real work of a rank: layers, losses, gradients and the optimizer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -11,6 +12,7 @@ from spindle_sim.plan import Backward, MetaOp, Plan, Slice
 from spindle_torch.data import DataSource
 from spindle_torch.drawing import Shard
 from spindle_torch.groups import Groups
+from spindle_torch.hooks import when_all_have_gradients
 from spindle_torch.intervals import held_samples
 from spindle_torch.model import CustomOperator, LocalModel, SliceCall, local_model
 from spindle_torch.pool import OperatorKey, PoolGroup, held_operators, parameter_pool
@@ -105,7 +107,10 @@ class Training:
         return output
 
     def backward(
-        self, item: Slice, gradients: Mapping[int, torch.Tensor]
+        self,
+        item: Slice,
+        gradients: Mapping[int, torch.Tensor],
+        watched: Mapping[int, Callable[[], None]],
     ) -> Mapping[int, torch.Tensor]:
         """Give the gradients of the inputs; those of parameters are added up where they lie."""
         kept = self._kept.pop(item.id)
@@ -118,7 +123,8 @@ class Training:
             ends.append(kept.loss)
             given.append(None)
         if ends:
-            torch.autograd.backward(ends, given)
+            with self._watching(item, watched):
+                torch.autograd.backward(ends, given)
         # An input that the output doesn't depend on still owes its sender a gradient: nothing.
         return {
             index: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
@@ -128,10 +134,15 @@ class Training:
 
     def gradient(self, group: int) -> torch.Tensor:
         """Give a group's gradients as one flat tensor, in the order of names."""
+        if isinstance(self.optimizer, ShardedOptimizer):
+            return self.optimizer.ranges[group].flat_gradient()
         return torch.cat([_gradient(item).flatten() for item in self._parameters(group)])
 
     def take_gradient(self, group: int, total: torch.Tensor) -> None:
         """Cut the sum up again."""
+        if isinstance(self.optimizer, ShardedOptimizer):
+            self.optimizer.ranges[group].take_gradient(total)
+            return
         begin = 0
         for parameter in self._parameters(group):
             end = begin + parameter.numel()
@@ -139,23 +150,18 @@ class Training:
             begin = end
 
     def squared_norm(self) -> torch.Tensor:
-        """Give this rank's part of the squared norm of all gradients, in float64.
-
-        The first device of a group counts for all of them. Shards add up; what is whole on every
-        shard counts on the first.
-        """
+        """Give this rank's part of the squared norm of all gradients, in float64."""
         total = torch.zeros(1, dtype=torch.float64, device=self.device)
-        for group in self.pool:
-            if group.devices[0] != self.rank:
-                continue
-            for key in group.operators:
-                for _, parameter in self.model.named_parameters(key):
-                    if key.shard == 0 or isinstance(parameter, Shard):
-                        total += _gradient(parameter).double().square().sum()
+        for gradient in self._counted_gradients():
+            total += gradient.double().square().sum()
         return total
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply all gradients."""
+        if isinstance(self.optimizer, ShardedOptimizer):
+            for _, gradient in self.optimizer.gradients():
+                gradient.mul_(factor)
+            return
         for index, group in enumerate(self.pool):
             if self.rank in group.devices:
                 for parameter in self._parameters(index):
@@ -192,6 +198,56 @@ class Training:
         """Wait for a GPU; a CPU is done when a call returns."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    @contextmanager
+    def _watching(self, item: Slice, watched: Mapping[int, Callable[[], None]]) -> Iterator[None]:
+        """Tell each watched group while a slice's backward runs, once its gradients are there."""
+        handles = [
+            handle
+            for group, tell in watched.items()
+            for handle in when_all_have_gradients(self._parameters_in(item, group), tell)
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _parameters_in(self, item: Slice, group: int) -> list[torch.nn.Parameter]:
+        """Give the parameters of a group that a slice of this rank uses."""
+        name = self._metaops[item.metaop].parameter_set
+        used = {(name, index) for index in range(item.first_op, item.first_op + item.num_ops)}
+        if name in self.model.tables:
+            used.add((self.model.tables[name], 0))
+        return [
+            parameter
+            for key in self.pool[group].operators
+            if (key.parameter_set, key.index) in used
+            for _, parameter in self.model.named_parameters(key)
+        ]
+
+    def _counted_gradients(self) -> Iterator[torch.Tensor]:
+        """Give the gradients that this rank counts for all: each number is counted once.
+
+        The first device of a group counts for all of them; with ZeRO-1 each counts its range.
+        Shards add up; what is whole on every shard counts on the first.
+        """
+        divided = isinstance(self.optimizer, ShardedOptimizer)
+        counted = {
+            parameter: None
+            for group in self.pool
+            if self.rank in group.devices and (divided or group.devices[0] == self.rank)
+            for key in group.operators
+            for _, parameter in self.model.named_parameters(key)
+            if key.shard == 0 or isinstance(parameter, Shard)
+        }
+        if isinstance(self.optimizer, ShardedOptimizer):
+            for parameter, gradient in self.optimizer.gradients():
+                if parameter in counted:
+                    yield gradient
+            return
+        for parameter in counted:
+            yield _gradient(parameter)
 
     def _elements_out(self, source: Slice) -> int:
         site = self.sites[source.metaop]
@@ -241,8 +297,11 @@ def make_training(
     dtype: torch.dtype,
     device: torch.device,
     custom: Mapping[str, CustomOperator] | None = None,
+    pool: tuple[PoolGroup, ...] | None = None,
 ) -> Training:
     """Make the layers that a rank's slices run, and nothing else (localization, section 3.6).
+
+    `pool` is what is synchronized at once, if not whole parameter groups.
 
     Raises:
         InputError: the workload doesn't say what an operator computes or how inputs are joined.
@@ -253,7 +312,7 @@ def make_training(
     keys = [key for key, ranks in held_operators(plan, tied=True).items() if rank in ranks]
     model = local_model(plan.workload, keys, seed=seed, dtype=dtype, device=device, custom=custom)
     _check_memory(plan, rank, model)
-    pool = parameter_pool(plan)
+    pool = parameter_pool(plan) if pool is None else pool
     return Training(
         plan=plan,
         rank=rank,

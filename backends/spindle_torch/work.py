@@ -1,6 +1,6 @@
 """The seam within the engine: what computes slices and holds parameters, real or emulated."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
@@ -11,7 +11,10 @@ __all__ = ["Work"]
 
 
 class Work(Protocol):
-    """One rank's computation. Rows are (samples, elements); keys of mappings are flow indexes."""
+    """One rank's computation. Rows are (samples, elements); keys of mappings are flow indexes.
+
+    `dtype` is that of the rows. Groups are those of the pool, or its buckets.
+    """
 
     dtype: torch.dtype
     device: torch.device
@@ -29,17 +32,27 @@ class Work(Protocol):
         ...
 
     def backward(
-        self, item: Slice, gradients: Mapping[int, torch.Tensor]
+        self,
+        item: Slice,
+        gradients: Mapping[int, torch.Tensor],
+        watched: Mapping[int, Callable[[], None]],
     ) -> Mapping[int, torch.Tensor]:
-        """Give the gradient of each input whose flow has one."""
+        """Give the gradient of each input whose flow has one.
+
+        `watched`, by group, may be called while it runs, once the group's gradients are complete
+        but for sums over ranks.
+        """
         ...
 
     def gradient(self, group: int) -> torch.Tensor:
-        """Give the gradients of a group of the pool as one flat tensor, to be summed in place."""
+        """Give the gradients of a group as one flat tensor, to be summed in place.
+
+        With ZeRO-1 its length is a multiple of the group's ranks.
+        """
         ...
 
     def take_gradient(self, group: int, total: torch.Tensor) -> None:
-        """Put the summed gradients where the optimizer finds them."""
+        """Put the summed gradients, or this rank's range, where the optimizer finds them."""
         ...
 
     def squared_norm(self) -> torch.Tensor:

@@ -19,6 +19,7 @@ from spindle_sim.errors import ExecutionError, PlanError, UsageError
 from spindle_sim.plan import Plan, dump_plan, load_plan, validate_plan
 from spindle_sim.plan.atomic import write_atomically
 from spindle_sim.timeline import Timeline
+from spindle_torch.buckets import parameter_buckets
 from spindle_torch.clocks import shared_clock
 from spindle_torch.emulation import Emulation
 from spindle_torch.engine import Engine
@@ -26,7 +27,7 @@ from spindle_torch.events import Event, to_timeline
 from spindle_torch.groups import Groups, make_groups
 from spindle_torch.model import CustomOperator
 from spindle_torch.outcome import execution_to_json
-from spindle_torch.requirements import check_requirements
+from spindle_torch.requirements import check_requirements, overlap_of
 from spindle_torch.training import make_training
 from spindle_torch.work import Work
 
@@ -148,9 +149,14 @@ def _check_ranks(plan: Plan, options: WorkerOptions) -> None:
 
 def _work(plan: Plan, groups: Groups, options: WorkerOptions, device: torch.device) -> Work:
     execution = options.execution
+    pool = tuple(item.group for item in parameter_buckets(plan, overlap_of(execution)))
     if execution.emulate:
         return Emulation(
-            plan=plan, rank=groups.rank, time_scale=execution.time_scale, device=device
+            plan=plan,
+            rank=groups.rank,
+            time_scale=execution.time_scale,
+            pool=pool,
+            device=device,
         )
     return make_training(
         plan,
@@ -160,6 +166,7 @@ def _work(plan: Plan, groups: Groups, options: WorkerOptions, device: torch.devi
         dtype=getattr(torch, execution.dtype),
         device=device,
         custom=options.custom,
+        pool=pool,
     )
 
 

@@ -8,7 +8,14 @@ import typer
 
 from spindle_sim.cli.console import new_table, print_json, stdout_console
 from spindle_sim.cli.fitting import print_table
-from spindle_sim.cli.options import JsonOutput, PlanFile, Seed, integer_parser, number_parser
+from spindle_sim.cli.options import (
+    JsonOutput,
+    OverlapSync,
+    PlanFile,
+    Seed,
+    integer_parser,
+    number_parser,
+)
 from spindle_sim.cli.outputs import check_outputs
 from spindle_sim.cli.validate import load_valid_plan
 from spindle_sim.errors import UsageError, suggestion
@@ -70,6 +77,15 @@ ClipNorm = Annotated[
         show_default=False,
     ),
 ]
+BucketMegabytes = Annotated[
+    float,
+    typer.Option(
+        "--bucket-mb",
+        metavar="MB",
+        parser=number_parser("--bucket-mb", above=0.0),
+        help="With --overlap-sync: gradients that leave together.",
+    ),
+]
 Timeout = Annotated[
     float,
     typer.Option(
@@ -101,6 +117,8 @@ def run(
     time_scale: TimeScale = 1.0,
     dtype: Dtype = "float32",
     clip_norm: ClipNorm = None,
+    overlap_sync: OverlapSync = False,
+    bucket_mb: BucketMegabytes = 100.0,
     timeout: Timeout = 120.0,
     seed: Seed = 0,
     timeline: TimelineFile = None,
@@ -126,6 +144,8 @@ def run(
         dtype=dtype,
         seed=seed,
         clip_norm=clip_norm,
+        overlap_sync=overlap_sync,
+        bucket_mb=bucket_mb,
         timeout_s=timeout,
     )
     execution = find_executor("torch").execute(loaded, options)
@@ -145,7 +165,9 @@ def _simulated(plan: "Plan", options: "ExecutionOptions") -> "Timeline":
     from spindle_sim.simulator import simulate
 
     if not options.emulate:
-        return simulate(plan)
+        return simulate(
+            plan, overlap_sync=options.overlap_sync, bucket_bytes=options.bucket_mb * 1e6
+        )
     scale = options.time_scale
     timeline = simulate(plan, network=False)
     spans = tuple(

@@ -3,7 +3,7 @@
     python probe.py FOLDER RANK RANKS
 
 One process for many plans, since starting torch takes longer than a tiny plan. What stands in
-PLAN.options (JSON: `steps`, `clip_norm`) is for runs in float64 alone.
+PLAN.options (JSON: `steps`, `clip_norm`, `bucket_mb`) is for runs in float64 alone.
 """
 
 import json
@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from spindle_sim.plan import load_plan
+from spindle_torch.buckets import Overlap, parameter_buckets
 from spindle_torch.clocks import measured_offset_s, shared_clock
 from spindle_torch.compilation import compile_plan
 from spindle_torch.engine import Engine
@@ -74,11 +75,20 @@ def run(path: Path, rank: int, dtype: str) -> None:
     given = options(path)
     device = torch.device("cpu")
     groups = make_groups(plan, rank, device, 60.0)
-    training = make_training(plan, rank, groups, seed=0, dtype=getattr(torch, dtype), device=device)
+    overlap = Overlap.of(given["bucket_mb"], dtype) if "bucket_mb" in given else None
+    training = make_training(
+        plan,
+        rank,
+        groups,
+        seed=0,
+        dtype=getattr(torch, dtype),
+        device=device,
+        pool=tuple(bucket.group for bucket in parameter_buckets(plan, overlap)),
+    )
     probe = Probe(training, {})
     engine = Engine(
         plan=plan,
-        program=compile_plan(plan, clip="clip_norm" in given)[rank],
+        program=compile_plan(plan, clip="clip_norm" in given, overlap=overlap)[rank],
         work=probe,  # type: ignore[arg-type]
         groups=groups,
         clock_s=shared_clock(rank, device),

@@ -36,6 +36,10 @@ def test_ranges_stepped_one_by_one_and_gathered_are_the_step_of_the_whole(num_ra
                 own[number].grad = None if gradient is None else gradient.clone()
         reference.step()
         for rank in ranks:
+            item = rank.ranges[0]
+            if num_ranks > 1:  # what a reduce-scatter leaves of it
+                flat = item.flat_gradient()
+                item.take_gradient(flat[item.begin : item.begin + item.own.numel()])
             rank.step()
         gathered = torch.cat([rank.ranges[0].own.detach() for rank in ranks])
         for rank, own in zip(ranks, held, strict=True):

@@ -13,7 +13,10 @@ from spindle_sim import make_plan, parse_cluster
 from spindle_sim.estimate.memory import OPTIMIZER_BYTES
 from spindle_sim.plan import Plan, save_plan
 from spindle_sim.planner import STRATEGIES
+from spindle_torch.buckets import Overlap, parameter_buckets
+from spindle_torch.compilation import compile_plan
 from spindle_torch.pool import parameter_pool
+from spindle_torch.program import Launch
 from tests.builders import make_memory
 from tests.spindle_torch.plans import dealt, workloads
 from tests.spindle_torch.reference import Reference
@@ -32,6 +35,7 @@ class Case:
     plan: Plan
     steps: int = 3
     clip_norm: float | None = None
+    bucket_mb: float | None = None
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,22 @@ def norm(gradients: dict[str, torch.Tensor]) -> float:
     )
 
 
+def is_rounding(name: str) -> bool:
+    """Tell of a key's bias: it shifts all of a query's scores alike.
+
+    Its gradient is 0 but for rounding, of which AdamW makes steps: there is nothing to be close to.
+    """
+    return name.partition("@")[0].endswith("key_bias")
+
+
 def run(folder: Path, cases: list[Case], ranks: int) -> dict[str, list[dict[str, Any]]]:
     """Run all cases in one launch; give what each rank leaves of each."""
     for case in cases:
         options: dict[str, float] = {"steps": case.steps}
         if case.clip_norm is not None:
             options["clip_norm"] = case.clip_norm
+        if case.bucket_mb is not None:
+            options["bucket_mb"] = case.bucket_mb
         save_plan(case.plan, folder / f"{case.name}.json")
         (folder / f"{case.name}.options").write_text(json.dumps(options))
     run_probes(folder, ranks)
@@ -146,12 +160,47 @@ def test_twenty_steps_of_every_strategy_stay_with_one_process(tmp_path: Path) ->
         parts = {key: item for rank in ranks for key, item in rank["parameters"].items()}
         for key, parameter in expected.parameters.items():
             error = (joined(parts, key, parameter) - parameter).norm().item()
-            if key.endswith("key_bias"):
-                # It shifts all of a query's scores alike: its gradient is 0 but for rounding, of
-                # which AdamW makes steps, so that there is nothing to be close to.
+            if is_rounding(key):
                 assert max(parameter.abs().max().item(), error) < 1e-8
                 continue
             assert error <= 1e-10 * parameter.norm().item(), f"{name}: {key}: {error}"
+        check_replicas(ranks)
+
+
+@pytest.mark.slow
+def test_overlapped_buckets_give_the_gradients_and_the_step_of_whole_groups(
+    tmp_path: Path,
+) -> None:
+    """Buckets of 1 kB and of 20 kB: some operators leave alone, and some hold others up."""
+    cluster = parse_cluster("a800:1x4")
+    cases = []
+    for name, strategy in (("multitask-clip", "spindle"), ("qwen-val", "seq"), ("ofasys", "")):
+        workload = workloads()[name]
+        if strategy:
+            plan = make_plan(workload, cluster, strategy)
+        else:
+            plan = next(plan for _, plan in dealt(workload, cluster) if shares_shards(plan))
+        for bucket_mb in (0.001, 0.02):
+            overlap = Overlap.of(bucket_mb, "float64")
+            assert len(parameter_buckets(plan, overlap)) > len(parameter_pool(plan))
+            launched = [
+                item
+                for program in compile_plan(plan, overlap=overlap)
+                for item in program.instructions
+                if isinstance(item, Launch)
+            ]
+            assert any(item.within for item in launched)
+            cases.append(
+                Case(name=f"{name}.{bucket_mb}", workload=name, plan=plan, bucket_mb=bucket_mb)
+            )
+    for name, ranks in run(tmp_path, cases, 4).items():
+        case = next(case for case in cases if case.name == name)
+        expected = trained(case.workload, case.steps)
+        for step, gradients in enumerate(expected.gradients):
+            found = whole(ranks, step, gradients)
+            for key, gradient in gradients.items():
+                error = (found[key] - gradient).norm().item()
+                assert error <= TOLERANCE * norm(gradients), f"{name}: step {step}: {key}"
         check_replicas(ranks)
 
 
@@ -170,25 +219,31 @@ def test_sharded_optimizer_states_give_the_step_of_whole_ones_and_are_as_small_a
         kept = replace(plan, zero1=False, memory=memory)
         for kind, own in (("whole", kept), ("sharded", plan)):
             cases.append(Case(name=f"{name}.{kind}", workload=name, plan=own, clip_norm=clip_norm))
+        cases.append(replace(cases[-1], name=f"{name}.sharded-beside", bucket_mb=0.02))
     left = run(tmp_path, cases, 4)
     for case in cases:
         for rank, found in enumerate(left[case.name]):
-            planned, filled = stepped(case.plan, rank)
+            planned, filled = stepped(case, rank)
             assert planned <= found["stepped"] <= planned + filled, f"{case.name}: rank {rank}"
         check_replicas(left[case.name])
         if case.plan.zero1:
-            whole_ones = left[case.name.replace("sharded", "whole")]
+            whole_ones = left[f"{case.workload}.whole"]
             for rank_left, other in zip(left[case.name], whole_ones, strict=True):
                 for key, parameter in rank_left["parameters"].items():
                     error = (parameter - other["parameters"][key]).norm().item()
+                    if is_rounding(key):
+                        assert max(parameter.abs().max().item(), error) < 1e-8
+                        continue
                     assert error <= TOLERANCE * max(parameter.norm().item(), 1.0), key
 
 
-def stepped(plan: Plan, rank: int) -> tuple[float, int]:
+def stepped(case: Case, rank: int) -> tuple[float, int]:
     """Give the parameters that a rank steps as the plan's memory has it, and what fills ranges.
 
     The plan counts no table twice that a tied projection holds as well; none is tied here.
     """
-    stated_bytes = sum(item.optimizer_bytes for item in plan.memory if item.device == rank)
-    groups = [group for group in parameter_pool(plan) if rank in group.devices]
-    return stated_bytes / OPTIMIZER_BYTES, len(groups) if plan.zero1 else 0
+    stated_bytes = sum(item.optimizer_bytes for item in case.plan.memory if item.device == rank)
+    overlap = None if case.bucket_mb is None else Overlap.of(case.bucket_mb, "float64")
+    cut = parameter_buckets(case.plan, overlap)
+    held = sum(rank in bucket.group.devices for bucket in cut)
+    return stated_bytes / OPTIMIZER_BYTES, held if case.plan.zero1 else 0
