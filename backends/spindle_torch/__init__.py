@@ -3,12 +3,15 @@
 Nothing here imports torch before it is needed, so that the entry point can be loaded anywhere.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spindle_sim.backend import Execution, ExecutionOptions
+from spindle_sim.backend import Execution, ExecutionOptions, Validation
+from spindle_sim.estimate.probe import Probe, StepProbe
 from spindle_sim.plan import Plan
 from spindle_sim.timeline import Timeline
 from spindle_torch.launch import launch
+from spindle_torch.validation import launch_turns
 
 __all__ = ["TorchBackend"]
 
@@ -32,3 +35,21 @@ class TorchBackend:
             ExecutionError: a rank failed; it says which one and why.
         """
         return launch(plan, options)
+
+    def validate(
+        self,
+        plans: Sequence[Plan],
+        probes: Sequence[Probe],
+        steps: Sequence[StepProbe],
+        options: ExecutionOptions,
+        *,
+        num_processes: int,
+    ) -> Validation:
+        """Measure parts and plans in turns, in the same processes of this host's CPUs.
+
+        Raises:
+            UsageError: torch isn't installed.
+            InputError: a workload or a plan wants what this backend can't do.
+            ExecutionError: a rank failed; it says which one and why.
+        """
+        return launch_turns(plans, probes, steps, options, num_processes=num_processes)

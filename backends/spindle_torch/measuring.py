@@ -22,7 +22,7 @@ from spindle_sim.plan import Backward
 from spindle_sim.workload import Custom
 from spindle_torch.bench import Bench, make_bench
 
-__all__ = ["DTYPES", "device_name", "measured"]
+__all__ = ["DTYPES", "device_name", "measured", "relative_spread"]
 
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 _LEAST_RUNS = 3
@@ -151,7 +151,7 @@ def _result(
         input_backward_s=backward_s.get(Backward.INPUT_ONLY),
         weight_backward_s=backward_s.get(Backward.WEIGHT_ONLY),
     )
-    spread = max(_spread([run[place] for run in first]) for place in (0, 1))
+    spread = max(relative_spread([run[place] for run in first]) for place in (0, 1))
     runs = sum(1 + len(found) for found in times.values())
     return ProbeResult(probe=probe, point=point, spread=spread, repeats=len(first)), runs
 
@@ -203,11 +203,12 @@ def _stable(found: Sequence[tuple[float, float]]) -> bool:
     if len(found) < _STABLE_RUNS:
         return False
     return all(
-        _spread([run[place] for run in found]) <= _STABLE * len(found) ** 0.5 for place in (0, 1)
+        relative_spread([run[place] for run in found]) <= _STABLE * len(found) ** 0.5
+        for place in (0, 1)
     )
 
 
-def _spread(times_s: Sequence[float]) -> float:
+def relative_spread(times_s: Sequence[float]) -> float:
     """Give the interquartile range over the median."""
     first, middle, third = statistics.quantiles(times_s, n=4, method="inclusive")
     return (third - first) / middle

@@ -1,0 +1,75 @@
+"""Starts the ranks that measure plans and their parts in turns; no torch in this process."""
+
+import pickle
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from spindle_sim.backend import ExecutionOptions, Validation
+from spindle_sim.errors import ExecutionError, UsageError
+from spindle_sim.estimate.probe import Probe, StepProbe
+from spindle_sim.plan import Plan
+from spindle_torch.child import run_child
+from spindle_torch.outcome import first_cause, read_failures
+from spindle_torch.requirements import check_requirements
+
+__all__ = ["Task", "launch_turns"]
+
+_MOST_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What all ranks are told alike, in a file of the launcher's."""
+
+    plans: tuple[Plan, ...]
+    probes: tuple[Probe, ...]
+    steps: tuple[StepProbe, ...]
+    options: ExecutionOptions
+
+
+def launch_turns(
+    plans: Sequence[Plan],
+    probes: Sequence[Probe],
+    steps: Sequence[StepProbe],
+    options: ExecutionOptions,
+    *,
+    num_processes: int,
+) -> Validation:
+    """Measure in `num_processes` processes of this host.
+
+    Raises:
+        UsageError: torch isn't installed.
+        InputError: a plan wants what this backend can't do.
+        ExecutionError: a rank failed.
+    """
+    if find_spec("torch") is None:
+        raise UsageError("running a plan needs torch: pip install 'spindle-sim[torch]'")
+    for plan in plans:
+        check_requirements(plan, options, {})
+    with tempfile.TemporaryDirectory(prefix="spindle-turns-") as name:
+        folder = Path(name)
+        task = Task(plans=tuple(plans), probes=tuple(probes), steps=tuple(steps), options=options)
+        (folder / "task").write_bytes(pickle.dumps(task))
+        command = [
+            sys.executable,
+            "-m",
+            "spindle_torch.agent",
+            str(folder),
+            "--standalone",
+            "--local-addr=127.0.0.1",
+            f"--nproc-per-node={num_processes}",
+            "-m",
+            "spindle_torch.turns",
+            str(folder),
+        ]
+        said = run_child(command, timeout_s=_MOST_S)
+        result = folder / "result"
+        if not result.exists():
+            cause = first_cause(read_failures(folder))
+            raise ExecutionError(f"the ranks couldn't be run: {cause or said}")
+        found: Validation = pickle.loads(result.read_bytes())  # our own ranks'
+        return found
