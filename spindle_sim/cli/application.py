@@ -16,6 +16,7 @@ from spindle_sim.cli.schema import schema
 from spindle_sim.cli.simulate import simulate
 from spindle_sim.cli.sweep import sweep
 from spindle_sim.cli.validate import validate
+from spindle_sim.cli.validate_run import validate_run
 
 __all__ = ["application"]
 
@@ -37,6 +38,7 @@ def application() -> typer.Typer:
         validate,
         simulate,
         run,
+        validate_run,
         profile,
         curves,
         workloads,
