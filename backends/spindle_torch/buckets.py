@@ -16,10 +16,9 @@ from spindle_sim.plan.schedule import operation_order
 from spindle_torch.pool import (
     OperatorKey,
     PoolGroup,
-    is_tied,
+    lenders,
     operator_of,
     parameter_pool,
-    tied_table,
 )
 
 __all__ = ["Bucket", "Milestone", "Overlap", "parameter_buckets"]
@@ -136,9 +135,8 @@ def _completions(plan: Plan) -> dict[tuple[str, int], Milestone]:
         for done in range(1, item.num_ops + 1):
             key = metaop.parameter_set, item.first_op + item.num_ops - done
             found[key] = Milestone(position, done)
-        if is_tied(plan.workload, metaop.parameter_set):
-            table = tied_table(plan.workload, metaop.parameter_set)
-            found[table, 0] = Milestone(position, item.num_ops)
+        for lender in lenders(plan.workload, metaop.parameter_set):
+            found[lender, 0] = Milestone(position, item.num_ops)
     return found
 
 

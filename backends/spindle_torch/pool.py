@@ -1,20 +1,21 @@
 """The global parameter device group pool: which ranks hold which parameters (section 3.6).
 
-Read off the slices. A tied projection holds the table of the embedding that it shares, which the
-plan's own parameter groups don't count: its group is that of all who hold the table.
+Read off the slices. A tied projection holds the table of the embedding that it shares, a custom
+operator those that it is tied to, which the plan's own parameter groups don't count: the group of
+a parameter is that of all who hold it.
 """
 
 from dataclasses import dataclass
 
 from spindle_sim.errors import InputError, PlanError
 from spindle_sim.plan import Plan, Slice
-from spindle_sim.workload import Embedding, Operator, Projection, Workload
+from spindle_sim.workload import Custom, Embedding, Operator, Projection, Workload
 
 __all__ = [
     "OperatorKey",
     "PoolGroup",
     "held_operators",
-    "is_tied",
+    "lenders",
     "operator_of",
     "parameter_pool",
     "tied_table",
@@ -42,10 +43,10 @@ class PoolGroup:
 def held_operators(plan: Plan, *, tied: bool) -> dict[OperatorKey, frozenset[int]]:
     """Give the ranks that hold each operator's parameters, frozen ones too.
 
-    With `tied` a rank that runs a tied projection holds the table as well.
+    With `tied` a rank that runs a tied operator holds what that is tied to as well.
 
     Raises:
-        PlanError: a tied projection is divided otherwise than its table.
+        PlanError: a tied operator is divided otherwise than what it is tied to.
     """
     metaops = plan.metaop_by_id()
     held: dict[OperatorKey, set[int]] = {}
@@ -53,8 +54,9 @@ def held_operators(plan: Plan, *, tied: bool) -> dict[OperatorKey, frozenset[int
         name = metaops[item.metaop].parameter_set
         for index in range(item.first_op, item.first_op + item.num_ops):
             _hold(held, item, name, index)
-        if tied and is_tied(plan.workload, name):
-            _hold(held, item, _table_of(plan, item, name), 0)
+        for lender in lenders(plan.workload, name) if tied else ():
+            _check_degrees(plan, item, lender)
+            _hold(held, item, lender, 0)
     return {key: frozenset(ranks) for key, ranks in sorted(held.items())}
 
 
@@ -79,10 +81,18 @@ def operator_of(workload: Workload, parameter_set: str) -> Operator:
     return next(block.operator for block in blocks if block.name == block_name)
 
 
-def is_tied(workload: Workload, parameter_set: str) -> bool:
-    """Tell whether a parameter set is a projection that uses an embedding's table."""
+def lenders(workload: Workload, parameter_set: str) -> tuple[str, ...]:
+    """Give the parameter sets whose first operator's parameters an operator uses besides its own.
+
+    Raises:
+        InputError: a tied projection's table isn't there.
+    """
     operator = operator_of(workload, parameter_set)
-    return isinstance(operator, Projection) and operator.tied
+    if isinstance(operator, Custom):
+        return operator.tied_to
+    if isinstance(operator, Projection) and operator.tied:
+        return (tied_table(workload, parameter_set),)
+    return ()
 
 
 def tied_table(workload: Workload, parameter_set: str) -> str:
@@ -110,16 +120,14 @@ def tied_table(workload: Workload, parameter_set: str) -> str:
     )
 
 
-def _table_of(plan: Plan, item: Slice, name: str) -> str:
-    table = tied_table(plan.workload, name)
+def _check_degrees(plan: Plan, item: Slice, lender: str) -> None:
     metaops = plan.metaop_by_id()
     for other in plan.slices:
-        if metaops[other.metaop].parameter_set == table and other.tp != item.tp:
+        if metaops[other.metaop].parameter_set == lender and other.tp != item.tp:
             raise PlanError(
-                f"slice {item.id}: tp is {item.tp}, but slice {other.id} holds the table {table},"
-                f" to which it is tied, with tp {other.tp}; their shards would differ"
+                f"slice {item.id}: tp is {item.tp}, but slice {other.id} holds {lender}, to which"
+                f" it is tied, with tp {other.tp}; their shards would differ"
             )
-    return table
 
 
 def _hold(held: dict[OperatorKey, set[int]], item: Slice, name: str, index: int) -> None:
