@@ -47,16 +47,18 @@ class ExecutionOptions:
     """How a plan is executed on real devices.
 
     With `emulate` each slice's computation is replaced by waiting for `time_scale` times its
-    planned time; messages and groups are real. Gradients whose norm over all ranks is above
-    `clip_norm` are scaled to it. With `overlap_sync` they are synchronized in buckets of
-    `bucket_mb` megabytes while the backward still runs. No message or collective may take
-    `timeout_s`.
+    planned time; messages and groups are real. With `autocast` ("bf16") layers compute, and
+    activations travel, in that precision; parameters keep `dtype`. Gradients whose norm over all
+    ranks is above `clip_norm` are scaled to it. With `overlap_sync` they are synchronized in
+    buckets of `bucket_mb` megabytes while the backward still runs. No message or collective may
+    take `timeout_s`.
     """
 
     iterations: int = 3
     emulate: bool = False
     time_scale: float = 1.0
     dtype: str = "float32"
+    autocast: str | None = None
     seed: int = 0
     clip_norm: float | None = None
     overlap_sync: bool = False

@@ -57,6 +57,11 @@ class Emulation:
         estimator = Estimator(self.plan.cluster)
         self._step_s = estimator.optimizer_step_s(stepped) if stepped else 0.0
 
+    @property
+    def row_dtype(self) -> torch.dtype:
+        """That of the marks, which must hold any of them exactly."""
+        return self.dtype
+
     def elements(self, flow: int) -> int:
         """Give 1: a sample is one number."""
         del flow

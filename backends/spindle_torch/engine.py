@@ -268,7 +268,7 @@ class Engine:
         if message.flow not in arrivals.rows:
             arrivals.rows[message.flow] = torch.empty(
                 (end - begin, self.work.elements(message.flow)),
-                dtype=self.work.dtype,
+                dtype=self.work.row_dtype,
                 device=self.work.device,
             )
         return arrivals.rows[message.flow][message.piece.first - begin : message.piece.last - begin]

@@ -13,6 +13,7 @@ from pathlib import Path
 from spindle_sim.backend import Execution, ExecutionOptions
 from spindle_sim.errors import ExecutionError, UsageError
 from spindle_sim.plan import Plan, save_plan
+from spindle_torch.child import STEADY_MEMORY
 from spindle_torch.outcome import execution_from_json, first_cause, read_failures
 from spindle_torch.requirements import check_requirements
 
@@ -55,6 +56,7 @@ def _command(
     plan: Plan, options: ExecutionOptions, entry: Sequence[str], folder: Path
 ) -> list[str]:
     return [
+        *STEADY_MEMORY,
         sys.executable,
         "-m",
         "spindle_torch.agent",
@@ -72,6 +74,7 @@ def _command(
         f"--dtype={options.dtype}",
         f"--seed={options.seed}",
         f"--timeout={options.timeout_s}",
+        *([] if options.autocast is None else [f"--autocast={options.autocast}"]),
         *([] if options.clip_norm is None else [f"--clip-norm={options.clip_norm}"]),
         *(["--overlap-sync"] if options.overlap_sync else []),
         f"--bucket-mb={options.bucket_mb}",

@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--emulate", action="store_true", help="wait instead of computing")
     parser.add_argument("--time-scale", type=float, default=defaults.time_scale)
     parser.add_argument("--dtype", choices=("float32", "float64"), default=defaults.dtype)
+    parser.add_argument("--autocast", choices=("bf16",), help="compute and send in it")
     parser.add_argument("--clip-norm", type=float, help="largest norm of all gradients")
     parser.add_argument("--overlap-sync", action="store_true", help="beside the backward")
     parser.add_argument("--bucket-mb", type=float, default=defaults.bucket_mb, help="of gradients")
@@ -84,6 +85,7 @@ def _worker_options(options: argparse.Namespace) -> WorkerOptions:
             emulate=options.emulate,
             time_scale=options.time_scale,
             dtype=options.dtype,
+            autocast=options.autocast,
             clip_norm=options.clip_norm,
             overlap_sync=options.overlap_sync,
             bucket_mb=options.bucket_mb,

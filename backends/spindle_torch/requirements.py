@@ -11,9 +11,10 @@ from spindle_torch.deadlock import check_programs
 from spindle_torch.program import Program
 from spindle_torch.shapes import CustomShape, sites
 
-__all__ = ["DTYPES", "check_requirements", "overlap_of"]
+__all__ = ["AUTOCASTS", "DTYPES", "check_requirements", "overlap_of"]
 
 DTYPES = ("float32", "float64")
+AUTOCASTS = {"bf16": "bfloat16"}
 
 
 def check_requirements(
@@ -22,23 +23,45 @@ def check_requirements(
     """Give the programs of a plan that can be run; `custom` are the shapes of the user's modules.
 
     Raises:
-        UsageError: there is no such dtype, or a norm or size isn't above 0.
+        UsageError: there is no such dtype or autocast, they don't go together, or a norm or size
+            isn't above 0.
         InputError: the workload doesn't say what an operator computes or how inputs are joined.
         PlanError: the programs would deadlock.
     """
+    _check_options(options)
+    if not options.emulate:
+        sites(plan.workload, custom)
+    programs = compile_plan(
+        plan, clip=options.clip_norm is not None, overlap=overlap_of(plan, options)
+    )
+    check_programs(programs)
+    return programs
+
+
+def overlap_of(plan: Plan, options: ExecutionOptions) -> Overlap | None:
+    """Give how gradients are cut up that are synchronized beside the backward, if they are."""
+    if options.overlap_sync or plan.overlap_sync:
+        return Overlap.of(options.bucket_mb, options.dtype)
+    return None
+
+
+def _check_options(options: ExecutionOptions) -> None:
     if options.dtype not in DTYPES:
         raise UsageError(f"no dtype {options.dtype!r}: they are {', '.join(DTYPES)}")
     if options.clip_norm is not None and not options.clip_norm > 0:
         raise UsageError(f"--clip-norm {options.clip_norm}: give a norm above 0")
     if not options.bucket_mb > 0:
         raise UsageError(f"--bucket-mb {options.bucket_mb}: give a size above 0")
-    if not options.emulate:
-        sites(plan.workload, custom)
-    programs = compile_plan(plan, clip=options.clip_norm is not None, overlap=overlap_of(options))
-    check_programs(programs)
-    return programs
-
-
-def overlap_of(options: ExecutionOptions) -> Overlap | None:
-    """Give how gradients are cut up that are synchronized beside the backward, if they are."""
-    return Overlap.of(options.bucket_mb, options.dtype) if options.overlap_sync else None
+    if options.autocast is None:
+        return
+    if options.autocast not in AUTOCASTS:
+        raise UsageError(f"no autocast {options.autocast!r}: there is {', '.join(AUTOCASTS)}")
+    if options.dtype != "float32":
+        raise UsageError(
+            f"--autocast {options.autocast} keeps parameters in float32, and --dtype is"
+            f" {options.dtype}: give one of the two"
+        )
+    if options.emulate:
+        raise UsageError(
+            f"--autocast {options.autocast}: an emulated run computes nothing; leave one out"
+        )

@@ -10,7 +10,7 @@ from spindle_sim.errors import PlanError
 from spindle_sim.estimate.memory import PARAMETER_BYTES
 from spindle_sim.plan import Backward, MetaOp, Plan, Slice
 from spindle_torch.data import DataSource
-from spindle_torch.drawing import Shard
+from spindle_torch.gradients import Gradients
 from spindle_torch.groups import Groups
 from spindle_torch.hooks import when_all_have_gradients
 from spindle_torch.intervals import held_samples
@@ -35,7 +35,12 @@ class _Kept:
 
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """Computes the slices of one rank; make it with `make_training`."""
+    """Computes the slices of one rank; make it with `make_training`.
+
+    With `autocast` layers compute in that precision as `torch.autocast` has it, and activations are
+    rounded to it between slices, whether they are sent or stay: losses don't depend on where slices
+    are. Within a slice they are as exact as in a model that isn't cut.
+    """
 
     plan: Plan
     rank: int
@@ -48,15 +53,24 @@ class Training:
     sites: dict[str, Site]
     pool: tuple[PoolGroup, ...]
     optimizer: torch.optim.Optimizer | ShardedOptimizer | None
+    autocast: torch.dtype | None = None
+    _gradients: Gradients = field(init=False)
     _metaops: dict[str, MetaOp] = field(init=False)
     _inputs: dict[str, tuple[int, ...]] = field(init=False)
     _elements: tuple[int, ...] = field(init=False)
     _calls: dict[str, SliceCall] = field(default_factory=dict)
     _kept: dict[str, _Kept] = field(default_factory=dict)
-    _losses: dict[str, float] = field(default_factory=dict)
+    _losses: dict[str, list[torch.Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Put the flows into each slice in the order in which its operators take them."""
+        self._gradients = Gradients(
+            rank=self.rank,
+            device=self.device,
+            model=self.model,
+            pool=self.pool,
+            optimizer=self.optimizer,
+        )
         self._metaops = self.plan.metaop_by_id()
         slices = self.plan.slice_by_id()
         self._elements = tuple(
@@ -75,6 +89,11 @@ class Training:
                 }
                 indexes.sort(key=place.__getitem__)
             self._inputs[name] = tuple(indexes)
+
+    @property
+    def row_dtype(self) -> torch.dtype:
+        """The precision of activations between slices, and of their gradients."""
+        return self.dtype if self.autocast is None else self.autocast
 
     def elements(self, flow: int) -> int:
         """Give the numbers that a flow has for one sample."""
@@ -99,9 +118,10 @@ class Training:
         call = self._calls[item.id]
         trains = self._metaops[item.metaop].backward is not Backward.NONE
         with torch.set_grad_enabled(trains):
-            output, loss = self.model.forward(call, list(leaves.values()))
+            output, loss = self._computed(call, [leaf.to(self.dtype) for leaf in leaves.values()])
         if loss is not None and not call.shard:
-            self._losses[call.site.task] = self._losses.get(call.site.task, 0.0) + loss.item()
+            # Not yet a number: a GPU would have to be waited for.
+            self._losses.setdefault(call.site.task, []).append(loss.detach())
         if trains:
             self._kept[item.id] = _Kept(leaves, output, loss)
         return output
@@ -134,52 +154,23 @@ class Training:
 
     def gradient(self, group: int) -> torch.Tensor:
         """Give a group's gradients as one flat tensor, in the order of names."""
-        if isinstance(self.optimizer, ShardedOptimizer):
-            return self.optimizer.ranges[group].flat_gradient()
-        return torch.cat([_gradient(item).flatten() for item in self._parameters(group)])
+        return self._gradients.flat(group)
 
     def take_gradient(self, group: int, total: torch.Tensor) -> None:
         """Cut the sum up again."""
-        if isinstance(self.optimizer, ShardedOptimizer):
-            self.optimizer.ranges[group].take_gradient(total)
-            return
-        begin = 0
-        for parameter in self._parameters(group):
-            end = begin + parameter.numel()
-            parameter.grad = total[begin:end].view_as(parameter)
-            begin = end
+        self._gradients.take(group, total)
 
     def squared_norm(self) -> torch.Tensor:
         """Give this rank's part of the squared norm of all gradients, in float64."""
-        total = torch.zeros(1, dtype=torch.float64, device=self.device)
-        for gradient in self._counted_gradients():
-            total += gradient.double().square().sum()
-        return total
+        return self._gradients.squared_norm()
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply all gradients."""
-        if isinstance(self.optimizer, ShardedOptimizer):
-            for _, gradient in self.optimizer.gradients():
-                gradient.mul_(factor)
-            return
-        for index, group in enumerate(self.pool):
-            if self.rank in group.devices:
-                for parameter in self._parameters(index):
-                    if parameter.grad is not None:
-                        parameter.grad.mul_(factor)
+        self._gradients.scale(factor)
 
     def step(self) -> None:
         """Step AdamW; a parameter that no sample touched has a gradient of zero."""
-        if self.optimizer is None:
-            return
-        if isinstance(self.optimizer, ShardedOptimizer):
-            self.optimizer.step()
-            return
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = _gradient(parameter)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self._gradients.step()
 
     def gathering(self, group: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Give a group's flat parameters, and a copy of the range that this rank stepped."""
@@ -192,12 +183,21 @@ class Training:
 
     def losses(self) -> dict[str, float]:
         """Give this rank's part of each task's loss."""
-        return dict(self._losses)
+        return {task: sum(loss.item() for loss in losses) for task, losses in self._losses.items()}
 
     def synchronize_device(self) -> None:
         """Wait for a GPU; a CPU is done when a call returns."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def _computed(
+        self, call: SliceCall, inputs: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        if self.autocast is None:
+            return self.model.forward(call, inputs)
+        with torch.autocast(self.device.type, dtype=self.autocast):
+            output, loss = self.model.forward(call, inputs)
+        return None if output is None else output.to(self.row_dtype), loss
 
     @contextmanager
     def _watching(self, item: Slice, watched: Mapping[int, Callable[[], None]]) -> Iterator[None]:
@@ -205,7 +205,9 @@ class Training:
         handles = [
             handle
             for group, tell in watched.items()
-            for handle in when_all_have_gradients(self._parameters_in(item, group), tell)
+            for handle in when_all_have_gradients(
+                self._gradients.used_by(self._operators_of(item), group), tell
+            )
         ]
         try:
             yield
@@ -213,41 +215,13 @@ class Training:
             for handle in handles:
                 handle.remove()
 
-    def _parameters_in(self, item: Slice, group: int) -> list[torch.nn.Parameter]:
-        """Give the parameters of a group that a slice of this rank uses."""
+    def _operators_of(self, item: Slice) -> set[tuple[str, int]]:
+        """Give whose parameters a slice uses: parameter sets and indexes."""
         name = self._metaops[item.metaop].parameter_set
         used = {(name, index) for index in range(item.first_op, item.first_op + item.num_ops)}
         if name in self.model.tables:
             used.add((self.model.tables[name], 0))
-        return [
-            parameter
-            for key in self.pool[group].operators
-            if (key.parameter_set, key.index) in used
-            for _, parameter in self.model.named_parameters(key)
-        ]
-
-    def _counted_gradients(self) -> Iterator[torch.Tensor]:
-        """Give the gradients that this rank counts for all: each number is counted once.
-
-        The first device of a group counts for all of them; with ZeRO-1 each counts its range.
-        Shards add up; what is whole on every shard counts on the first.
-        """
-        divided = isinstance(self.optimizer, ShardedOptimizer)
-        counted = {
-            parameter: None
-            for group in self.pool
-            if self.rank in group.devices and (divided or group.devices[0] == self.rank)
-            for key in group.operators
-            for _, parameter in self.model.named_parameters(key)
-            if key.shard == 0 or isinstance(parameter, Shard)
-        }
-        if isinstance(self.optimizer, ShardedOptimizer):
-            for parameter, gradient in self.optimizer.gradients():
-                if parameter in counted:
-                    yield gradient
-            return
-        for parameter in counted:
-            yield _gradient(parameter)
+        return used
 
     def _elements_out(self, source: Slice) -> int:
         site = self.sites[source.metaop]
@@ -255,13 +229,6 @@ class Training:
         shape = site.output if ends else site.passed
         assert shape is not None, f"{source.id} is a loss, and something flows out of it"
         return shape.elements
-
-    def _parameters(self, group: int) -> list[torch.nn.Parameter]:
-        return [
-            parameter
-            for key in self.pool[group].operators
-            for _, parameter in self.model.named_parameters(key)
-        ]
 
     def _call(self, item: Slice, data: DataSource) -> SliceCall:
         site = self.sites[item.metaop]
@@ -298,6 +265,7 @@ def make_training(
     device: torch.device,
     custom: Mapping[str, CustomOperator] | None = None,
     pool: tuple[PoolGroup, ...] | None = None,
+    autocast: torch.dtype | None = None,
 ) -> Training:
     """Make the layers that a rank's slices run, and nothing else (localization, section 3.6).
 
@@ -325,6 +293,7 @@ def make_training(
         sites=found,
         pool=pool,
         optimizer=_optimizer(pool, rank, model, zero1=plan.zero1),
+        autocast=autocast,
     )
 
 
@@ -362,7 +331,3 @@ def _check_memory(plan: Plan, rank: int, model: LocalModel) -> None:
 
 def _numbers(model: LocalModel, key: OperatorKey) -> int:
     return sum(parameter.numel() for _, parameter in model.named_parameters(key))
-
-
-def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -13,11 +13,15 @@ __all__ = ["Work"]
 class Work(Protocol):
     """One rank's computation. Rows are (samples, elements); keys of mappings are flow indexes.
 
-    `dtype` is that of the rows. Groups are those of the pool, or its buckets.
+    `row_dtype` is that of the rows. Groups are those of the pool, or its buckets.
     """
 
-    dtype: torch.dtype
     device: torch.device
+
+    @property
+    def row_dtype(self) -> torch.dtype:
+        """The precision of activations between slices, and of their gradients."""
+        ...
 
     def elements(self, flow: int) -> int:
         """Give the numbers that a flow has for one sample."""

@@ -27,7 +27,7 @@ from spindle_torch.events import Event, to_timeline
 from spindle_torch.groups import Groups, make_groups
 from spindle_torch.model import CustomOperator
 from spindle_torch.outcome import execution_to_json
-from spindle_torch.requirements import check_requirements, overlap_of
+from spindle_torch.requirements import AUTOCASTS, check_requirements, overlap_of
 from spindle_torch.training import make_training
 from spindle_torch.work import Work
 
@@ -149,7 +149,7 @@ def _check_ranks(plan: Plan, options: WorkerOptions) -> None:
 
 def _work(plan: Plan, groups: Groups, options: WorkerOptions, device: torch.device) -> Work:
     execution = options.execution
-    pool = tuple(item.group for item in parameter_buckets(plan, overlap_of(execution)))
+    pool = tuple(item.group for item in parameter_buckets(plan, overlap_of(plan, execution)))
     if execution.emulate:
         return Emulation(
             plan=plan,
@@ -167,6 +167,9 @@ def _work(plan: Plan, groups: Groups, options: WorkerOptions, device: torch.devi
         device=device,
         custom=options.custom,
         pool=pool,
+        autocast=None
+        if execution.autocast is None
+        else getattr(torch, AUTOCASTS[execution.autocast]),
     )
 
 

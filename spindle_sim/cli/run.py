@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _DTYPES = ("float32", "float64")
+_AUTOCASTS = ("bf16",)
 _FIGURES = (
     ("Iteration", "iteration_s"),
     ("Forward+backward", "forward_backward_s"),
@@ -67,6 +68,14 @@ TimeScale = Annotated[
     ),
 ]
 Dtype = Annotated[str, typer.Option(metavar="float32|float64", help="The precision of everything.")]
+Autocast = Annotated[
+    str | None,
+    typer.Option(
+        metavar="bf16",
+        help="Compute and send activations in this precision; parameters stay in float32.",
+        show_default=False,
+    ),
+]
 ClipNorm = Annotated[
     float | None,
     typer.Option(
@@ -116,6 +125,7 @@ def run(
     emulate: Emulate = False,
     time_scale: TimeScale = 1.0,
     dtype: Dtype = "float32",
+    autocast: Autocast = None,
     clip_norm: ClipNorm = None,
     overlap_sync: OverlapSync = False,
     bucket_mb: BucketMegabytes = 100.0,
@@ -127,8 +137,9 @@ def run(
 ) -> None:
     """Run a plan on this host, a process for each device, beside its simulation."""
     check_outputs([plan], timeline=timeline, trace=trace)
-    if dtype not in _DTYPES:
-        raise UsageError(f"--dtype {dtype}: {suggestion(dtype, _DTYPES)}")
+    for name, value, allowed in (("dtype", dtype, _DTYPES), ("autocast", autocast, _AUTOCASTS)):
+        if value is not None and value not in allowed:
+            raise UsageError(f"--{name} {value}: {suggestion(value, allowed)}")
     from spindle_sim.backend import ExecutionOptions, find_executor
 
     loaded = load_valid_plan(plan)
@@ -142,6 +153,7 @@ def run(
         emulate=emulate,
         time_scale=time_scale,
         dtype=dtype,
+        autocast=autocast,
         seed=seed,
         clip_norm=clip_norm,
         overlap_sync=overlap_sync,

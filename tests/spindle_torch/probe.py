@@ -3,7 +3,8 @@
     python probe.py FOLDER RANK RANKS
 
 One process for many plans, since starting torch takes longer than a tiny plan. What stands in
-PLAN.options (JSON: `steps`, `clip_norm`, `bucket_mb`) is for runs in float64 alone.
+PLAN.options (JSON: `steps`, `clip_norm`, `bucket_mb`, `autocast`) is for runs in one precision
+alone: float64, or float32 under autocast to bf16.
 """
 
 import json
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from spindle_sim.plan import load_plan
+from spindle_sim.timeline import Kind
 from spindle_torch.buckets import Overlap, parameter_buckets
 from spindle_torch.clocks import measured_offset_s, shared_clock
 from spindle_torch.compilation import compile_plan
@@ -61,6 +63,12 @@ def options(path: Path) -> dict[str, float]:
     return found
 
 
+def dtypes(path: Path) -> tuple[str, ...]:
+    if options(path).get("autocast"):
+        return ("float32",)
+    return tuple(STEPS) if path.stem.endswith("spindle") and not options(path) else ("float64",)
+
+
 def stepped(training: Training) -> int:
     """Count for how many numbers this rank keeps the two moments of AdamW."""
     optimizer = training.optimizer
@@ -83,6 +91,7 @@ def run(path: Path, rank: int, dtype: str) -> None:
         seed=0,
         dtype=getattr(torch, dtype),
         device=device,
+        autocast=torch.bfloat16 if given.get("autocast") else None,
         pool=tuple(bucket.group for bucket in parameter_buckets(plan, overlap)),
     )
     probe = Probe(training, {})
@@ -96,11 +105,13 @@ def run(path: Path, rank: int, dtype: str) -> None:
     )
     found = []
     for step in range(int(given.get("steps", STEPS[dtype]))):
-        engine.run_iteration(step)
-        found.append({"losses": training.losses(), "gradients": probe.gradients})
+        _, events = engine.run_iteration(step)
+        sent = sum(event.size_bytes for event in events if event.kind is Kind.SEND)
+        left = {"losses": training.losses(), "gradients": probe.gradients, "sent_bytes": sent}
+        found.append(left)
     parameters = {name: parameter.detach() for name, parameter in named(training)}
-    left = {"steps": found, "parameters": parameters, "stepped": stepped(training)}
-    torch.save(left, path.with_suffix(f".{dtype}.{rank}.pt"))
+    run_left = {"steps": found, "parameters": parameters, "stepped": stepped(training)}
+    torch.save(run_left, path.with_suffix(f".{dtype}.{rank}.pt"))
     for group in groups.by_ranks.values():
         dist.destroy_process_group(group)
 
@@ -119,7 +130,7 @@ def main() -> None:
         offset_s = measured_offset_s(rank, 1, torch.device("cpu"))
         assert abs(offset_s) < 0.01, f"{offset_s} s"
     for path in sorted(folder.glob("*.json")):
-        for dtype in STEPS if path.stem.endswith("spindle") and not options(path) else ("float64",):
+        for dtype in dtypes(path):
             run(path, rank, dtype)
     dist.destroy_process_group()
 

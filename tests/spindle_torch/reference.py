@@ -45,6 +45,7 @@ class Reference:
     dtype: torch.dtype
     seed: int = 0
     clip_norm: float | None = None
+    autocast: bool = False
     layers: dict[str, nn.Module] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -72,7 +73,8 @@ class Reference:
     def step(self, number: int) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
         """Run one training step; give the losses and the gradients, clipped if they are to be."""
         data = DataSource(seed=self.seed, step=number, dtype=self.dtype, device=torch.device("cpu"))
-        losses = {task.name: self._task_loss(task, data) for task in self.workload.tasks}
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
+            losses = {task.name: self._task_loss(task, data) for task in self.workload.tasks}
         self.optimizer.zero_grad()
         torch.autograd.backward(torch.stack(list(losses.values())).sum())
         trained = {name: item for name, item in self.parameters() if item.requires_grad}
