@@ -2,6 +2,7 @@
 
 from spindle_sim.metrics.batches import batch_notes
 from spindle_sim.metrics.idle import IdleKind, IdleReason, idle_reasons
+from spindle_sim.metrics.overhead import EngineTime, engine_time
 from spindle_sim.metrics.summary import (
     DeviceSummary,
     MetaOpSummary,
@@ -13,11 +14,13 @@ from spindle_sim.metrics.summary import (
 
 __all__ = [
     "DeviceSummary",
+    "EngineTime",
     "IdleKind",
     "IdleReason",
     "MetaOpSummary",
     "Summary",
     "batch_notes",
+    "engine_time",
     "idle_reasons",
     "model_flops",
     "summarize",
