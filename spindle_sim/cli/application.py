@@ -11,6 +11,7 @@ from spindle_sim.cli.curves import curves
 from spindle_sim.cli.init import init
 from spindle_sim.cli.plan import plan
 from spindle_sim.cli.profile import profile
+from spindle_sim.cli.reproduce import reproduce
 from spindle_sim.cli.run import run
 from spindle_sim.cli.schema import schema
 from spindle_sim.cli.simulate import simulate
@@ -41,6 +42,7 @@ def application() -> typer.Typer:
         validate_run,
         profile,
         curves,
+        reproduce,
         workloads,
         gpus,
         schema,

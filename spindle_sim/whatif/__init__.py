@@ -1,6 +1,7 @@
 """WHAT IF: many workloads, clusters and strategies planned and simulated in parallel."""
 
 from spindle_sim.whatif.point import Figures, Point, PointResult, evaluate
+from spindle_sim.whatif.processes import in_processes
 from spindle_sim.whatif.sweep import sweep
 
-__all__ = ["Figures", "Point", "PointResult", "evaluate", "sweep"]
+__all__ = ["Figures", "Point", "PointResult", "evaluate", "in_processes", "sweep"]

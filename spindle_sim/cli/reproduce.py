@@ -1,0 +1,183 @@
+"""`spindle reproduce`: the paper's evaluation, its statements beside ours."""
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spindle_sim.cli.console import new_table, print_json, progress, stdout_console
+from spindle_sim.cli.fitting import print_table
+from spindle_sim.cli.options import BatchScale, JsonOutput, Report, Seed
+from spindle_sim.cli.outputs import check_outputs
+from spindle_sim.errors import UsageError, suggestion
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from spindle_sim.reproduce import Options, Reproduction
+    from spindle_sim.reproduce.document import StatementRow
+
+__all__ = ["reproduce"]
+
+_ALL = "all"
+_SIZES = "8,16,32,64"
+
+Parts = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PART...",
+        help="Parts of the evaluation, as --list names them; all but the experiments by default.",
+        show_default=False,
+    ),
+]
+Sizes = Annotated[
+    str, typer.Option("--gpus", metavar="LIST", help="Cluster sizes, multiples of eight.")
+]
+
+
+def reproduce(
+    parts: Parts = None,
+    *,
+    list_parts: Annotated[
+        bool, typer.Option("--list", help="List the parts and what they are, and stop.")
+    ] = False,
+    gpus: Sizes = _SIZES,
+    batch_scale: BatchScale = 1.0,
+    seed: Seed = 0,
+    report: Report = None,
+    json: JsonOutput = False,
+) -> None:
+    """Reproduce the paper's evaluation on its cluster, and set its statements beside ours."""
+    if list_parts:
+        _print_parts()
+        return
+    check_outputs(report=report)
+    options = _options(parts or [_ALL], gpus, batch_scale, seed)
+    found = _run(options)
+    if report is not None:
+        from spindle_sim.reproduce.page import write_page
+
+        write_page(report, found)
+    if json:
+        from dataclasses import asdict
+
+        from spindle_sim.reproduce.document import document
+
+        print_json(asdict(document(found)))
+        return
+    _print(found, report)
+
+
+def _options(parts: Sequence[str], gpus: str, batch_scale: float, seed: int) -> "Options":
+    from spindle_sim.reproduce import ALL_PARTS, PARTS, Options
+
+    unknown = [
+        f"no part {name!r}; {suggestion(name, [_ALL, *PARTS])}"
+        for name in parts
+        if name not in (_ALL, *PARTS)
+    ]
+    if unknown:
+        raise UsageError(*unknown)
+    wanted = {*parts, *(ALL_PARTS if _ALL in parts else ())}
+    return Options(
+        parts=tuple(name for name in PARTS if name in wanted),
+        gpus=_sizes(gpus),
+        batch_scale=batch_scale,
+        seed=seed,
+    )
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    from spindle_sim.reproduce.cases import ALL_GPUS
+
+    allowed = {str(size): size for size in ALL_GPUS}
+    names = [name.strip() for name in text.split(",")]
+    if not all(name in allowed for name in names):
+        raise UsageError(f"--gpus {text:.40}: expected some of {', '.join(allowed)}, with commas")
+    return tuple(sorted({allowed[name] for name in names}))
+
+
+def _run(options: "Options") -> "Reproduction":
+    from spindle_sim.reproduce import cases_of
+    from spindle_sim.reproduce import reproduce as run
+
+    count = len(cases_of(options))
+    with progress(count) as advance:
+        advance(f"{count} cases")
+        return run(options, os.cpu_count() or 1, lambda case: advance(case.name))
+
+
+def _print_parts() -> None:
+    from spindle_sim.reproduce import PARTS
+
+    width = max(map(len, PARTS))
+    for name, summary in PARTS.items():
+        print(f"{name:<{width}}  {summary}")
+
+
+def _print(found: "Reproduction", report: str | None) -> None:
+    from spindle_sim.reproduce.document import document
+
+    console = stdout_console()
+    result = document(found)
+    judged = [row for row in result.statements if row.met is not None]
+    table = new_table("", "Statement", "Section", "Paper", "Ours", "Met")
+    for row in judged:
+        table.add_row(
+            row.id, row.section, _shown(row.paper), _ours(row, result.wall_clock), _word(row.met)
+        )
+    print_table(console, table)
+    for row in judged:
+        if not row.met:
+            console.print(f"{row.id}: {row.how}; {row.explanation}", soft_wrap=True)
+    _print_experiments(console, found)
+    missing = len(result.statements) - len(judged)
+    console.print(
+        f"{result.met} of {result.judged} statements met"
+        + (f"; {missing} not evaluated in this run" if missing else "")
+        + ". A stated number is met within 10 %, a bound where it holds.",
+        soft_wrap=True,
+    )
+    console.print(f"Times: {result.provenance['profile']}. Simulated, not run.", soft_wrap=True)
+    if report is not None:
+        console.print(f"Report: {report}", soft_wrap=True)
+
+
+def _print_experiments(console: "Console", found: "Reproduction") -> None:
+    """Print, for each change, ours under it of every statement that isn't met."""
+    if not found.trials:
+        return
+    from spindle_sim.reproduce.document import document
+
+    rows = document(found).experiments
+    statements = list(dict.fromkeys(row.statement for row in rows))
+    changes = list(dict.fromkeys(row.change for row in rows))
+    cells = {(row.statement, row.change): row for row in rows}
+    table = new_table("Ours under each change (* met)", "Statement", *changes)
+    for name in statements:
+        shown = []
+        for change in changes:
+            row = cells.get((name, change))
+            shown.append("-" if row is None else _shown(row.ours) + (" *" if row.met else ""))
+        table.add_row(name, *shown)
+    print_table(console, table)
+
+
+def _ours(row: "StatementRow", wall_clock: dict[str, object]) -> str:
+    hidden = wall_clock.get("statements")
+    if isinstance(hidden, dict) and row.id in hidden:
+        return _shown(hidden[row.id])
+    return _shown(row.ours)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "holds" if value else "doesn't"
+    if isinstance(value, list):
+        return " to ".join(_shown(one) for one in value)
+    return f"{value:.3g}" if isinstance(value, float | int) else "-"
+
+
+def _word(met: bool | None) -> str:  # noqa: FBT001  (three-valued: not a switch)
+    return "yes" if met else "no"

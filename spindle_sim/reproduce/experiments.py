@@ -1,0 +1,97 @@
+"""Experiments on statements that aren't met: what of the model or the inputs would have to differ.
+
+Every experiment changes one thing (two at most), plans and simulates all cases again, and judges
+all statements by the same rules. Nothing here changes the figures of the other parts.
+"""
+
+from dataclasses import dataclass, replace
+
+from spindle_sim.reproduce.cases import Case, Change, merged, part_cases
+from spindle_sim.reproduce.evidence import Evidence
+from spindle_sim.reproduce.rules import Found, Rule, Statement, Verdict, is_met
+
+__all__ = ["CHANGES", "Trial", "changed_cases", "explanation", "trials"]
+
+CHANGES: tuple[Change, ...] = (
+    Change(name="batches / 2", batch=0.5),
+    Change(name="batches / 4", batch=0.25),
+    Change(name="batches / 8", batch=0.125),
+    Change(name="kernel launch x 4", launch=4.0),
+    Change(name="kernel launch / 4", launch=0.25),
+    Change(name="batches / 4, kernel launch x 4", batch=0.25, launch=4.0),
+    Change(name="network cards x 1/4", nic=0.25),
+    Change(name="eight cards a node", nics_per_node=8),
+    Change(name="free communication", free_network=True),
+    Change(name="synchronization overlapped", overlap_sync=True),
+    Change(name="memory x 4", memory=4.0),
+)
+_PARTS = ("fig8", "placement", "fig13", "fig14")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One statement under one change."""
+
+    statement: Statement
+    change: str
+    found: Found
+    met: bool
+
+
+def changed_cases(gpus: tuple[int, ...], batch_scale: float) -> tuple[Case, ...]:
+    """Give the cases of all experiments."""
+    cases = [case for part in _PARTS for case in part_cases(part, gpus, batch_scale)]
+    return merged(replace(case, change=change) for case in cases for change in CHANGES)
+
+
+def trials(
+    verdicts: tuple[Verdict, ...], evidence: Evidence, changes: tuple[Change, ...] = CHANGES
+) -> tuple[Trial, ...]:
+    """Judge every statement that isn't met again, under each change."""
+    found = []
+    for verdict in verdicts:
+        if verdict.met is not False or verdict.statement.wall_clock:
+            continue
+        for change in changes:
+            changed = replace(evidence, change=change.name, curves=None)
+            value = verdict.statement.find(changed)
+            if value is not None:
+                statement = verdict.statement
+                met = is_met(statement.rule, statement.paper, value)
+                found.append(Trial(statement=statement, change=change.name, found=value, met=met))
+    return tuple(found)
+
+
+def explanation(verdict: Verdict, found: tuple[Trial, ...]) -> str:
+    """Say under which changes a statement is met, and which one brings it nearest otherwise."""
+    mine = [trial for trial in found if trial.statement.id == verdict.statement.id]
+    if not mine or verdict.found is None:
+        return ""
+    met = [trial for trial in mine if trial.met]
+    if met:
+        return "met under " + "; ".join(f"{one.change}: {_shown(one.found)}" for one in met)
+    if verdict.statement.rule is Rule.HOLDS:
+        return f"under none of {len(mine)} changes"
+    nearest = min(mine, key=lambda trial: _distance(verdict.statement, trial.found))
+    before = _distance(verdict.statement, verdict.found)
+    if _distance(verdict.statement, nearest.found) >= before:
+        return f"none of {len(mine)} changes brings it nearer"
+    return f"under none of {len(mine)} changes; nearest under {nearest.change}: " + _shown(
+        nearest.found
+    )
+
+
+def _shown(found: Found) -> str:
+    if found.holds is not None:
+        return "holds" if found.holds else "doesn't hold"
+    return " to ".join(f"{value:.3g}" for value in found.values)
+
+
+def _distance(statement: Statement, found: Found) -> float:
+    """Give how far ours is from the paper's, relative; of a bound, how far beyond it."""
+    paper, values = statement.paper, found.values
+    if statement.rule is Rule.AT_MOST:
+        return max(0.0, max(values) / paper[0] - 1)
+    if statement.rule is Rule.AT_LEAST:
+        return max(0.0, 1 - min(values) / paper[0])
+    return max(abs(ours / stated - 1) for ours, stated in zip(values, paper, strict=True))
