@@ -82,6 +82,7 @@ OPTIONS = {
     },
     "profile": {*WORKLOAD - NETWORK - {"--profile"}, *MEASURING, "--output", "--json"},
     "curves": {*WORKLOAD, "--tiny", "--tensor-parallel", "--report", "--json"},
+    "reproduce": {"parts", "--list", "--gpus", "--batch-scale", "--seed", "--report", "--json"},
     "workloads": {"--json"},
     "gpus": {"--json"},
     "schema": {"name"},
