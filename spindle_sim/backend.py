@@ -16,6 +16,7 @@ from spindle_sim.timeline import Timeline
 
 __all__ = [
     "Backend",
+    "CheckpointOptions",
     "Execution",
     "ExecutionOptions",
     "Executor",
@@ -43,6 +44,22 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointOptions:
+    """Where training is saved to and goes on from; paths to folders.
+
+    Into `folder` at the end, after `every` so many steps too, of which the latest `keep` stay (all
+    if None). `resume` is such a folder or one checkpoint in it. `until_step` ends the run after
+    that step, counted from the very first, whatever `iterations` are.
+    """
+
+    folder: str | None = None
+    every: int | None = None
+    keep: int | None = None
+    resume: str | None = None
+    until_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionOptions:
     """How a plan is executed on real devices.
 
@@ -64,6 +81,7 @@ class ExecutionOptions:
     overlap_sync: bool = False
     bucket_mb: float = 100.0
     timeout_s: float = 120.0
+    checkpoints: CheckpointOptions = CheckpointOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +89,13 @@ class Execution:
     """What came of it: the iteration of median duration, all durations, losses by task.
 
     The first iteration, which warms up, is no candidate where there are others. Emulated runs have
-    no losses.
+    no losses. `first_step` is how many steps earlier runs had done.
     """
 
     timeline: Timeline
     iterations_s: tuple[float, ...]
     losses: tuple[dict[str, float], ...]
+    first_step: int = 0
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from spindle_sim.errors import InputError, UsageError
@@ -22,7 +23,9 @@ __all__ = [
     "check_files",
     "commit",
     "find_checkpoint",
+    "is_whole_or_gone",
     "keep_latest",
+    "make_room",
     "read_checkpoint",
     "steps_in",
 ]
@@ -123,6 +126,45 @@ def steps_in(folder: Path) -> tuple[int, ...]:
     return tuple(sorted(int(match[1]) for match in found if match))
 
 
+def is_whole_or_gone(folder: Path) -> bool:
+    """Tell whether a folder has a whole checkpoint; if it has a damaged one, remove it."""
+    if _is_whole(folder):
+        return True
+    if folder.exists():
+        shutil.rmtree(folder)
+    return False
+
+
+def make_room(folder: Path, after: int | None) -> tuple[str, ...]:
+    """See that a run can save into a folder; give what there is to tell.
+
+    It goes on `after` a step of the folder's own run, or else the folder must have no checkpoints.
+    Damaged ones that are later are renamed, so that they are in nobody's way.
+
+    Raises:
+        UsageError: the folder has whole checkpoints of another run, or of later steps.
+    """
+    later = [step for step in steps_in(folder) if after is None or step > after]
+    whole = [step for step in later if _is_whole(folder / f"step-{step}")]
+    if whole:
+        what = "another run's checkpoints" if after is None else "later checkpoints"
+        raise UsageError(
+            f"--checkpoint {folder}: has {what}, up to step {whole[-1]}; go on from there with"
+            f" --resume {folder}, or give another folder"
+        )
+    notes = []
+    for step in later:
+        damaged = folder / f"step-{step}"
+        name = next(
+            name
+            for number in count(1)
+            if not (name := folder / f"{damaged.name}.damaged-{number}").exists()
+        )
+        damaged.rename(name)
+        notes.append(f"{damaged}: isn't whole; now {name.name}")
+    return tuple(notes)
+
+
 def begin_writing(folder: Path) -> Path:
     """Give an empty folder to write to in place of `folder`, until it is committed.
 
@@ -149,9 +191,9 @@ def commit(unfinished: Path) -> Path:
     return folder
 
 
-def keep_latest(folder: Path, count: int) -> None:
+def keep_latest(folder: Path, number: int) -> None:
     """Remove all but the latest checkpoints, and what was kept aside for none that stays."""
-    for step in steps_in(folder)[:-count]:
+    for step in steps_in(folder)[:-number]:
         # Renamed first: a half-removed one would look like one that was damaged.
         going = folder / f"step-{step}"
         gone = going.with_name(going.name + _UNFINISHED)
@@ -162,6 +204,14 @@ def keep_latest(folder: Path, count: int) -> None:
     for item in folder.iterdir():
         if ASIDE_NAME.fullmatch(item.name) and item.name not in needed:
             shutil.rmtree(item)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        read_checkpoint(folder)
+    except InputError:
+        return False
+    return True
 
 
 def _with_aside(folder: Path) -> Index:

@@ -146,7 +146,7 @@ def piece_name(key: str, offsets: tuple[int, ...]) -> str:
 
 def dump_index(index: Index) -> str:
     """Give the index as a JSON object; the same index gives the same text."""
-    return json.dumps(asdict(index.sealed()), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    return json.dumps(asdict(index.sealed()), sort_keys=True, allow_nan=False) + "\n"
 
 
 def parse_index(text: bytes, source: str) -> Index:

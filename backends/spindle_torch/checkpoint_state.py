@@ -6,17 +6,28 @@ the whole.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 
 from spindle_torch.checkpoint_planning import Piece, State
 from spindle_torch.drawing import Shard
+from spindle_torch.pool import held_operators
 from spindle_torch.sharded_optimizer import RangePart, ShardedOptimizer
 from spindle_torch.training import Training
 
-__all__ = ["boxes", "model_state", "optimizer_state", "prepare_optimizer", "state_key"]
+__all__ = [
+    "boxes",
+    "model_key",
+    "model_state",
+    "optimizer_state",
+    "parameter_of",
+    "prepare_optimizer",
+    "trained_names",
+]
+
+_MODEL, _OPTIMIZER = "model.", "optim."
 
 _COUNTER = "step"  # the one state that isn't as large as the parameter
 
@@ -43,9 +54,21 @@ class _Stepped:
     end: int
 
 
-def state_key(name: str, state: str) -> str:
-    """Give the key of a state of the optimizer."""
-    return f"optim.{name}.{state}"
+def model_key(name: str) -> str:
+    """Give the key of a parameter."""
+    return _MODEL + name
+
+
+def parameter_of(key: str) -> str:
+    """Give the name of the parameter that a key belongs to."""
+    if key.startswith(_OPTIMIZER):
+        return key.removeprefix(_OPTIMIZER).rpartition(".")[0]
+    return key.removeprefix(_MODEL)
+
+
+def trained_names(training: Training) -> frozenset[str]:
+    """Give the names of the parameters on this rank that are trained, by it or by another."""
+    return frozenset(item.name for item in _held(training) if item.parameter.requires_grad)
 
 
 def model_state(training: Training, *, all_held: bool) -> State:
@@ -56,7 +79,7 @@ def model_state(training: Training, *, all_held: bool) -> State:
     must be what is written.
     """
     return {
-        f"model.{item.name}": (
+        model_key(item.name): (
             Piece(offsets=item.offsets, shape=item.shape, tensor=item.parameter.detach()),
         )
         for item in _held(training)
@@ -71,7 +94,7 @@ def optimizer_state(training: Training, *, all_held: bool) -> State:
         if not (all_held or item.held.speaks):
             continue
         for name, tensor in item.states.items():
-            key = state_key(item.held.name, name)
+            key = f"{_OPTIMIZER}{item.held.name}.{name}"
             if tensor.dim() == 0:
                 found[key] = (Piece(offsets=(), shape=(), tensor=tensor),)
             else:
@@ -79,11 +102,15 @@ def optimizer_state(training: Training, *, all_held: bool) -> State:
     return found
 
 
-def prepare_optimizer(training: Training, saved: Mapping[str, Iterable[str]]) -> None:
-    """Make the states that were saved, to be read into; `saved` has them by parameter.
+def prepare_optimizer(training: Training, keys: Iterable[str]) -> None:
+    """Make the states that these keys stand for, to be read into.
 
     A parameter without any begins as a new one does: the optimizer counts its steps from 0.
     """
+    saved: dict[str, list[str]] = {}
+    for key in keys:
+        if key.startswith(_OPTIMIZER):
+            saved.setdefault(parameter_of(key), []).append(key.rpartition(".")[2])
     for item in _stepped(training):
         for name in saved.get(item.held.name, ()):
             item.states[name] = (
@@ -127,7 +154,8 @@ def _within(
 
 
 def _held(training: Training) -> Iterator[_Held]:
-    for key in training.model.layers:
+    held = held_operators(training.plan, tied=True)
+    for key in (key for key, ranks in held.items() if training.rank in ranks):
         for name, parameter in training.model.named_parameters(key):
             shape, offsets = list(parameter.shape), [0] * parameter.dim()
             divided = parameter.divided if isinstance(parameter, Shard) else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-__all__ = ["Drawer", "Shard", "drawn_normal", "drawn_tokens"]
+__all__ = ["Drawer", "Shard", "drawn_normal", "drawn_tokens", "seed_of"]
 
 
 class Shard(nn.Parameter):
@@ -71,8 +71,13 @@ class Drawer:
         return drawn.to(dtype=self.dtype, device=self.device, copy=True).contiguous()
 
 
-def _generator(name: str, seed: int) -> torch.Generator:
+def seed_of(name: str, seed: int) -> int:
+    """Give a seed of its own for what has a name."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _generator(name: str, seed: int) -> torch.Generator:
     generator = torch.Generator()
-    generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    generator.manual_seed(seed_of(name, seed))
     return generator

@@ -12,6 +12,7 @@ from spindle_sim.plan.atomic import write_atomically
 from spindle_sim.timeline import Kind, MemorySample, Phase, Span, Timeline
 
 __all__ = [
+    "NOTES_NAME",
     "Failure",
     "FailureKind",
     "execution_from_json",
@@ -20,6 +21,9 @@ __all__ = [
     "read_failures",
     "write_failure",
 ]
+
+
+NOTES_NAME = "notes"  # the file for what is told while a run goes on, a line each
 
 
 class FailureKind(StrEnum):
@@ -91,4 +95,5 @@ def execution_from_json(text: str) -> Execution:
         timeline=Timeline(**{**timeline, "spans": spans, "memory": memory}),
         iterations_s=tuple(document["iterations_s"]),
         losses=tuple(document["losses"]),
+        first_step=document["first_step"],
     )

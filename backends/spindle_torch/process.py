@@ -9,9 +9,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from spindle_sim.backend import ExecutionOptions
+from spindle_sim.backend import CheckpointOptions, ExecutionOptions
 from spindle_sim.errors import ExecutionError, SpindleError
-from spindle_torch.outcome import Failure, FailureKind, write_failure
+from spindle_torch.outcome import NOTES_NAME, Failure, FailureKind, write_failure
 from spindle_torch.work import Work
 from spindle_torch.worker import Situation, WorkerOptions, run_worker
 
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str], wrap: Callable[[Work], Work] = lambda work: w
         end_with_parent(signal.SIGKILL)
     situation = Situation()
     try:
-        run_worker(_worker_options(options), situation, wrap)
+        run_worker(_worker_options(options), situation, wrap, _teller(options.status))
     except SpindleError as error:
         failure = Failure(
             rank=situation.rank,
@@ -69,6 +69,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--bucket-mb", type=float, default=defaults.bucket_mb, help="of gradients")
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--timeout", type=float, default=defaults.timeout_s, help="seconds")
+    parser.add_argument("--checkpoint", help="folder to save training in")
+    parser.add_argument("--checkpoint-every", type=int, help="steps; else at the end only")
+    parser.add_argument("--checkpoint-keep", type=int, help="how many stay; else all")
+    parser.add_argument("--resume", help="folder to go on from: the latest in it, or just one")
+    parser.add_argument("--until-step", type=int, help="end after this step, not --iterations")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--status", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
@@ -91,8 +96,28 @@ def _worker_options(options: argparse.Namespace) -> WorkerOptions:
             bucket_mb=options.bucket_mb,
             seed=options.seed,
             timeout_s=options.timeout,
+            checkpoints=CheckpointOptions(
+                folder=options.checkpoint,
+                every=options.checkpoint_every,
+                keep=options.checkpoint_keep,
+                resume=options.resume,
+                until_step=options.until_step,
+            ),
         ),
     )
+
+
+def _teller(status: Path | None) -> Callable[[str], None]:
+    """Give what tells the user something while the run goes on: through the launcher, or itself."""
+
+    def tell(note: str) -> None:
+        if status is None:
+            sys.stderr.write(f"note: {note}\n")
+            return
+        with (status / NOTES_NAME).open("a", encoding="utf-8") as stream:
+            stream.write(f"{note}\n")
+
+    return tell
 
 
 def _failure(error: Exception, situation: Situation) -> Failure:

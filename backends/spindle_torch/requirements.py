@@ -23,8 +23,8 @@ def check_requirements(
     """Give the programs of a plan that can be run; `custom` are the shapes of the user's modules.
 
     Raises:
-        UsageError: there is no such dtype or autocast, they don't go together, or a norm or size
-            isn't above 0.
+        UsageError: there is no such dtype or autocast, they don't go together, a norm, size or
+            number of steps is too small, or there is nothing to save.
         InputError: the workload doesn't say what an operator computes or how inputs are joined.
         PlanError: the programs would deadlock.
     """
@@ -48,6 +48,7 @@ def overlap_of(plan: Plan, options: ExecutionOptions) -> Overlap | None:
 def _check_options(options: ExecutionOptions) -> None:
     if options.dtype not in DTYPES:
         raise UsageError(f"no dtype {options.dtype!r}: they are {', '.join(DTYPES)}")
+    _check_checkpoints(options)
     if options.clip_norm is not None and not options.clip_norm > 0:
         raise UsageError(f"--clip-norm {options.clip_norm}: give a norm above 0")
     if not options.bucket_mb > 0:
@@ -65,3 +66,18 @@ def _check_options(options: ExecutionOptions) -> None:
         raise UsageError(
             f"--autocast {options.autocast}: an emulated run computes nothing; leave one out"
         )
+
+
+def _check_checkpoints(options: ExecutionOptions) -> None:
+    asked = options.checkpoints
+    if options.emulate and (asked.folder is not None or asked.resume is not None):
+        raise UsageError("--emulate trains nothing: leave --checkpoint and --resume out")
+    for name, number in (
+        ("--checkpoint-every", asked.every),
+        ("--checkpoint-keep", asked.keep),
+        ("--until-step", asked.until_step),
+    ):
+        if number is not None and number < 1:
+            raise UsageError(f"{name} {number}: give a number from 1 on")
+        if number is not None and asked.folder is None and name != "--until-step":
+            raise UsageError(f"{name} {number}: say where, with --checkpoint FOLDER")

@@ -10,6 +10,7 @@ from spindle_sim.errors import PlanError
 from spindle_sim.estimate.memory import PARAMETER_BYTES
 from spindle_sim.plan import Backward, MetaOp, Plan, Slice
 from spindle_torch.data import DataSource
+from spindle_torch.drawing import seed_of
 from spindle_torch.gradients import Gradients
 from spindle_torch.groups import Groups
 from spindle_torch.hooks import when_all_have_gradients
@@ -61,6 +62,7 @@ class Training:
     _calls: dict[str, SliceCall] = field(default_factory=dict)
     _kept: dict[str, _Kept] = field(default_factory=dict)
     _losses: dict[str, list[torch.Tensor]] = field(default_factory=dict)
+    _data_ahead: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Put the flows into each slice in the order in which its operators take them."""
@@ -100,14 +102,21 @@ class Training:
         return self._elements[flow]
 
     def prepare(self, step: int) -> None:
-        """Draw the data of this rank's samples."""
-        data = DataSource(seed=self.seed, step=step, dtype=self.dtype, device=self.device)
+        """Draw the data of this rank's samples; what modules draw at random depends on the step."""
+        torch.manual_seed(seed_of(f"step {step} of rank {self.rank}", self.seed))
         self._calls = {
-            item.id: self._call(item, data)
+            item.id: self._call(item, self._data(item, step))
             for item in self.plan.slices
             if self.rank in item.devices
         }
         self._losses = {}
+
+    def read_from(self, batches: Mapping[str, int], step: int) -> None:
+        """Have each task read its data from this batch on in this step, and the next in the next.
+
+        Without it a task reads the batch that has the number of the step.
+        """
+        self._data_ahead = {task: number - step for task, number in batches.items()}
 
     def forward(self, item: Slice, inputs: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
         """Compute a slice and keep what its backward needs."""
@@ -229,6 +238,10 @@ class Training:
         shape = site.output if ends else site.passed
         assert shape is not None, f"{source.id} is a loss, and something flows out of it"
         return shape.elements
+
+    def _data(self, item: Slice, step: int) -> DataSource:
+        batch = step + self._data_ahead.get(self.sites[item.metaop].task, 0)
+        return DataSource(seed=self.seed, step=batch, dtype=self.dtype, device=self.device)
 
     def _call(self, item: Slice, data: DataSource) -> SliceCall:
         site = self.sites[item.metaop]

@@ -20,6 +20,7 @@ from spindle_sim.plan import Plan, dump_plan, load_plan, validate_plan
 from spindle_sim.plan.atomic import write_atomically
 from spindle_sim.timeline import Timeline
 from spindle_torch.buckets import parameter_buckets
+from spindle_torch.checkpoint import Saver, begin
 from spindle_torch.clocks import shared_clock
 from spindle_torch.emulation import Emulation
 from spindle_torch.engine import Engine
@@ -28,7 +29,7 @@ from spindle_torch.groups import Groups, make_groups
 from spindle_torch.model import CustomOperator
 from spindle_torch.outcome import execution_to_json
 from spindle_torch.requirements import AUTOCASTS, check_requirements, overlap_of
-from spindle_torch.training import make_training
+from spindle_torch.training import Training, make_training
 from spindle_torch.work import Work
 
 __all__ = ["Situation", "WorkerOptions", "run_worker"]
@@ -67,10 +68,12 @@ def run_worker(
     options: WorkerOptions,
     situation: Situation,
     wrap: Callable[[Work], Work] = lambda work: work,
+    tell: Callable[[str], None] = lambda note: None,
 ) -> Execution | None:
     """Run this rank's part; rank 0 gives the result and writes it to `options.output`.
 
-    `wrap` may put something around the work, such as a probe.
+    `wrap` may put something around the work, such as a probe. `tell` gets what a user wants to know
+    meanwhile, on rank 0.
 
     Raises:
         SpindleError: the plan or the options are wrong, or ranks don't agree.
@@ -82,16 +85,20 @@ def run_worker(
     situation.rank = dist.get_rank()
     _check_ranks(plan, options)
     groups = make_groups(plan, situation.rank, device, options.execution.timeout_s)
+    work = _work(plan, groups, options, device)
+    saver = None
+    if isinstance(work, Training):
+        saver = begin(work, options.execution, tell if situation.rank == 0 else lambda note: None)
     engine = Engine(
         plan=plan,
         program=programs[situation.rank],
-        work=wrap(_work(plan, groups, options, device)),
+        work=wrap(work),
         groups=groups,
         clock_s=shared_clock(situation.rank, device),
         clip_norm=math.inf if options.execution.clip_norm is None else options.execution.clip_norm,
     )
     situation.engine = engine
-    execution = _iterate(plan, engine, options.execution, device)
+    execution = _iterate(plan, engine, options.execution, saver)
     if execution is not None and options.output is not None:
         write_atomically(options.output, execution_to_json(execution).encode())
     dist.barrier()
@@ -183,13 +190,16 @@ class _Notes:
 
 
 def _iterate(
-    plan: Plan, engine: Engine, options: ExecutionOptions, device: torch.device
+    plan: Plan, engine: Engine, options: ExecutionOptions, saver: Saver | None
 ) -> Execution | None:
     """Run the iterations; rank 0 gives what came of them."""
-    backend = f"torch-{'nccl' if device.type == 'cuda' else 'gloo'}"
+    backend = f"torch-{'nccl' if engine.work.device.type == 'cuda' else 'gloo'}"
+    steps = range(options.iterations)
+    if saver is not None:
+        steps = range(saver.first_step, saver.last_step)
     timelines: list[Timeline] = []
     losses: list[dict[str, float]] = []
-    for step in range(options.iterations):
+    for step in steps:
         start_s, events = engine.run_iteration(step)
         own = _Notes(start_s=start_s, events=tuple(events), losses=engine.work.losses())
         notes: list[_Notes] | None = None
@@ -197,6 +207,8 @@ def _iterate(
             notes = [own] * dist.get_world_size()
         engine.is_waiting = True
         dist.gather_object(own, notes)
+        if saver is not None:
+            saver.after_step(step + 1)
         engine.is_waiting = False
         if notes is not None:
             timelines.append(
@@ -211,6 +223,7 @@ def _iterate(
         timeline=_median(timelines),
         iterations_s=tuple(timeline.iteration_s for timeline in timelines),
         losses=tuple(losses),
+        first_step=steps.start,
     )
 
 

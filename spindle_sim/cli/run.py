@@ -95,6 +95,45 @@ BucketMegabytes = Annotated[
         help="With --overlap-sync: gradients that leave together.",
     ),
 ]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="Save the training here, at the end.", show_default=False),
+]
+CheckpointEvery = Annotated[
+    int | None,
+    typer.Option(
+        metavar="STEPS",
+        parser=integer_parser("--checkpoint-every", least=1),
+        help="With --checkpoint: save after every so many steps, too.",
+        show_default=False,
+    ),
+]
+CheckpointKeep = Annotated[
+    int | None,
+    typer.Option(
+        metavar="COUNT",
+        parser=integer_parser("--checkpoint-keep", least=1),
+        help="With --checkpoint: remove all but the latest; all stay without it.",
+        show_default=False,
+    ),
+]
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Go on from the latest whole checkpoint in a folder, or from one of them.",
+        show_default=False,
+    ),
+]
+UntilStep = Annotated[
+    int | None,
+    typer.Option(
+        metavar="STEP",
+        parser=integer_parser("--until-step", least=1),
+        help="End after this step of the whole training, instead of --iterations.",
+        show_default=False,
+    ),
+]
 Timeout = Annotated[
     float,
     typer.Option(
@@ -129,6 +168,11 @@ def run(
     clip_norm: ClipNorm = None,
     overlap_sync: OverlapSync = False,
     bucket_mb: BucketMegabytes = 100.0,
+    checkpoint: Checkpoint = None,
+    checkpoint_every: CheckpointEvery = None,
+    checkpoint_keep: CheckpointKeep = None,
+    resume: Resume = None,
+    until_step: UntilStep = None,
     timeout: Timeout = 120.0,
     seed: Seed = 0,
     timeline: TimelineFile = None,
@@ -137,17 +181,11 @@ def run(
 ) -> None:
     """Run a plan on this host, a process for each device, beside its simulation."""
     check_outputs([plan], timeline=timeline, trace=trace)
-    for name, value, allowed in (("dtype", dtype, _DTYPES), ("autocast", autocast, _AUTOCASTS)):
-        if value is not None and value not in allowed:
-            raise UsageError(f"--{name} {value}: {suggestion(value, allowed)}")
-    from spindle_sim.backend import ExecutionOptions, find_executor
+    _check_choices(dtype, autocast)
+    from spindle_sim.backend import CheckpointOptions, ExecutionOptions, find_executor
 
     loaded = load_valid_plan(plan)
-    if nproc is not None and nproc != loaded.cluster.num_devices:
-        raise UsageError(
-            f"--nproc {nproc}: the plan is for {loaded.cluster.num_devices} devices, a process"
-            " each; plan for a cluster of that size"
-        )
+    _check_processes(nproc, loaded)
     options = ExecutionOptions(
         iterations=iterations,
         emulate=emulate,
@@ -159,6 +197,13 @@ def run(
         overlap_sync=overlap_sync,
         bucket_mb=bucket_mb,
         timeout_s=timeout,
+        checkpoints=CheckpointOptions(
+            folder=checkpoint,
+            every=checkpoint_every,
+            keep=checkpoint_keep,
+            resume=resume,
+            until_step=until_step,
+        ),
     )
     execution = find_executor("torch").execute(loaded, options)
     simulated = _simulated(loaded, options)
@@ -170,6 +215,20 @@ def run(
     for name, path in (("Timeline", timeline), ("Trace", trace)):
         if path is not None:
             print(f"{name}: {path}")
+
+
+def _check_choices(dtype: str, autocast: str | None) -> None:
+    for name, value, allowed in (("dtype", dtype, _DTYPES), ("autocast", autocast, _AUTOCASTS)):
+        if value is not None and value not in allowed:
+            raise UsageError(f"--{name} {value}: {suggestion(value, allowed)}")
+
+
+def _check_processes(nproc: int | None, plan: "Plan") -> None:
+    if nproc is not None and nproc != plan.cluster.num_devices:
+        raise UsageError(
+            f"--nproc {nproc}: the plan is for {plan.cluster.num_devices} devices, a process"
+            " each; plan for a cluster of that size"
+        )
 
 
 def _simulated(plan: "Plan", options: "ExecutionOptions") -> "Timeline":
@@ -209,6 +268,7 @@ def _document(
         "ranks": plan.cluster.num_devices,
         "backend": execution.timeline.backend,
         "emulated": options.emulate,
+        "first_step": execution.first_step,
         "iterations_s": list(execution.iterations_s),
         "losses": list(execution.losses),
         "simulated": ours,
