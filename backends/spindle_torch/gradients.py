@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from spindle_torch.drawing import Shard
-from spindle_torch.model import LocalModel
+from spindle_torch.model import Model
 from spindle_torch.pool import PoolGroup
 from spindle_torch.sharded_optimizer import ShardedOptimizer
 
@@ -19,7 +19,7 @@ class Gradients:
 
     rank: int
     device: torch.device
-    model: LocalModel
+    model: Model
     pool: tuple[PoolGroup, ...]
     optimizer: torch.optim.Optimizer | ShardedOptimizer | None
 

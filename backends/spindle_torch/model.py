@@ -6,6 +6,7 @@ Localization (section 3.6): a rank makes the layers of its own slices and nothin
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -32,7 +33,7 @@ from spindle_torch.layers import (
 from spindle_torch.pool import OperatorKey, tied_table
 from spindle_torch.shapes import Activation, CustomShape, Site
 
-__all__ = ["CustomOperator", "LocalModel", "SliceCall", "local_model"]
+__all__ = ["Brought", "CustomOperator", "LocalModel", "Model", "SliceCall", "local_model"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class CustomOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceCall:
-    """One forward of a slice: its data and targets, and whom it meets while it computes."""
+    """One forward of a slice: its samples, their data and targets, and whom it meets meanwhile."""
 
     site: Site
     first_op: int
@@ -62,11 +63,51 @@ class SliceCall:
     tensor: Members | None = None
     samples: Members | None = None
     recompute: bool = False
+    step: int = 0
+    first_sample: int = 0
+    last_sample: int = 0
 
     @property
     def ends_metaop(self) -> bool:
         """Whether the MetaOp's last operator is in it."""
         return self.first_op + self.num_ops == self.site.num_ops
+
+
+class Model(Protocol):
+    """The parameters of one rank by operator, and what its slices compute with them."""
+
+    @property
+    def layers(self) -> Mapping[OperatorKey, nn.Module]:
+        """Give the modules of each operator's parameters."""
+        ...
+
+    def forward(
+        self, call: SliceCall, inputs: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Give (output, loss), as `LocalModel` does."""
+        ...
+
+    def named_parameters(self, key: OperatorKey) -> list[tuple[str, nn.Parameter]]:
+        """Give what is trained of one operator, or all of a frozen one, by full names."""
+        ...
+
+    def num_parameters(self, key: OperatorKey) -> int:
+        """Count the numbers of one operator's parameters, trained or not."""
+        ...
+
+
+class Brought(Protocol):
+    """A user's own model in place of the kinds of operators: its data and losses are its own."""
+
+    def sites(self) -> dict[str, Site]:
+        """Give what flows in and out of each MetaOp."""
+        ...
+
+    def local_model(
+        self, keys: Sequence[OperatorKey], *, seed: int, dtype: torch.dtype, device: torch.device
+    ) -> Model:
+        """Give the part of it that one rank holds."""
+        ...
 
 
 @dataclass(slots=True)
@@ -100,6 +141,10 @@ class LocalModel:
         return [
             (f"{name}/{part}", parameter) for part, parameter in self.layers[key].named_parameters()
         ]
+
+    def num_parameters(self, key: OperatorKey) -> int:
+        """Count the numbers of one operator's parameters, trained or not."""
+        return sum(parameter.numel() for parameter in self.layers[key].parameters())
 
     def _operate(
         self,

@@ -18,9 +18,11 @@ AUTOCASTS = {"bf16": "bfloat16"}
 
 
 def check_requirements(
-    plan: Plan, options: ExecutionOptions, custom: Mapping[str, CustomShape]
+    plan: Plan, options: ExecutionOptions, custom: Mapping[str, CustomShape] | None
 ) -> tuple[Program, ...]:
     """Give the programs of a plan that can be run; `custom` are the shapes of the user's modules.
+
+    None where the whole model is the user's own.
 
     Raises:
         UsageError: there is no such dtype or autocast, they don't go together, a norm, size or
@@ -29,7 +31,7 @@ def check_requirements(
         PlanError: the programs would deadlock.
     """
     _check_options(options)
-    if not options.emulate:
+    if not options.emulate and custom is not None:
         sites(plan.workload, custom)
     programs = compile_plan(
         plan, clip=options.clip_norm is not None, overlap=overlap_of(plan, options)

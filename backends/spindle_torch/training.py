@@ -15,8 +15,8 @@ from spindle_torch.gradients import Gradients
 from spindle_torch.groups import Groups
 from spindle_torch.hooks import when_all_have_gradients
 from spindle_torch.intervals import held_samples
-from spindle_torch.model import CustomOperator, LocalModel, SliceCall, local_model
-from spindle_torch.pool import OperatorKey, PoolGroup, held_operators, parameter_pool
+from spindle_torch.model import Brought, CustomOperator, Model, SliceCall, local_model
+from spindle_torch.pool import PoolGroup, held_operators, lenders, parameter_pool
 from spindle_torch.shapes import Site, sites
 from spindle_torch.sharded_optimizer import GroupRange, ShardedOptimizer
 
@@ -46,7 +46,7 @@ class Training:
     plan: Plan
     rank: int
     groups: Groups
-    model: LocalModel
+    model: Model
     seed: int
     dtype: torch.dtype
     device: torch.device
@@ -55,6 +55,7 @@ class Training:
     pool: tuple[PoolGroup, ...]
     optimizer: torch.optim.Optimizer | ShardedOptimizer | None
     autocast: torch.dtype | None = None
+    draws_data: bool = True  # a user's model loads its own
     _gradients: Gradients = field(init=False)
     _metaops: dict[str, MetaOp] = field(init=False)
     _inputs: dict[str, tuple[int, ...]] = field(init=False)
@@ -228,9 +229,7 @@ class Training:
         """Give whose parameters a slice uses: parameter sets and indexes."""
         name = self._metaops[item.metaop].parameter_set
         used = {(name, index) for index in range(item.first_op, item.first_op + item.num_ops)}
-        if name in self.model.tables:
-            used.add((self.model.tables[name], 0))
-        return used
+        return used | {(lender, 0) for lender in lenders(self.plan.workload, name)}
 
     def _elements_out(self, source: Slice) -> int:
         site = self.sites[source.metaop]
@@ -256,15 +255,18 @@ class Training:
             num_ops=item.num_ops,
             shard=shard,
             num_shards=item.tp,
-            data=None
-            if item.first_op
-            else data.inputs(site, first, last, custom.shape if custom else None),
-            targets=data.targets(site, first, last) if ends else None,
+            data=data.inputs(site, first, last, custom.shape if custom else None)
+            if self.draws_data and not item.first_op
+            else None,
+            targets=data.targets(site, first, last) if self.draws_data and ends else None,
             tensor=self.groups.members(item.devices[replica * item.tp : (replica + 1) * item.tp]),
             samples=self.groups.members(item.devices[shard :: item.tp])
             if self._metaops[item.metaop].batch_coupled
             else None,
             recompute=item.recompute,
+            step=data.step,
+            first_sample=first,
+            last_sample=last,
         )
 
 
@@ -279,19 +281,28 @@ def make_training(
     custom: Mapping[str, CustomOperator] | None = None,
     pool: tuple[PoolGroup, ...] | None = None,
     autocast: torch.dtype | None = None,
+    brought: Brought | None = None,
 ) -> Training:
     """Make the layers that a rank's slices run, and nothing else (localization, section 3.6).
 
-    `pool` is what is synchronized at once, if not whole parameter groups.
+    `pool` is what is synchronized at once, if not whole parameter groups. With `brought` the layers
+    are a user's own.
 
     Raises:
         InputError: the workload doesn't say what an operator computes or how inputs are joined.
         PlanError: the rank would hold other parameters than the plan says.
     """
     custom = custom or {}
-    found = sites(plan.workload, {name: item.shape for name, item in custom.items()})
     keys = [key for key, ranks in held_operators(plan, tied=True).items() if rank in ranks]
-    model = local_model(plan.workload, keys, seed=seed, dtype=dtype, device=device, custom=custom)
+    model: Model
+    if brought is None:
+        found = sites(plan.workload, {name: item.shape for name, item in custom.items()})
+        model = local_model(
+            plan.workload, keys, seed=seed, dtype=dtype, device=device, custom=custom
+        )
+    else:
+        found = brought.sites()
+        model = brought.local_model(keys, seed=seed, dtype=dtype, device=device)
     _check_memory(plan, rank, model)
     pool = parameter_pool(plan) if pool is None else pool
     return Training(
@@ -307,11 +318,12 @@ def make_training(
         pool=pool,
         optimizer=_optimizer(pool, rank, model, zero1=plan.zero1),
         autocast=autocast,
+        draws_data=brought is None,
     )
 
 
 def _optimizer(
-    pool: Sequence[PoolGroup], rank: int, model: LocalModel, *, zero1: bool
+    pool: Sequence[PoolGroup], rank: int, model: Model, *, zero1: bool
 ) -> torch.optim.Optimizer | ShardedOptimizer | None:
     held = {
         index: [
@@ -330,17 +342,13 @@ def _optimizer(
     return torch.optim.AdamW(trained, lr=_LEARNING_RATE, foreach=False) if trained else None
 
 
-def _check_memory(plan: Plan, rank: int, model: LocalModel) -> None:
+def _check_memory(plan: Plan, rank: int, model: Model) -> None:
     """Compare what a rank holds with the plan's memory, which doesn't count tied tables twice."""
     own = [key for key, ranks in held_operators(plan, tied=False).items() if rank in ranks]
-    held = sum(_numbers(model, key) for key in own)
+    held = sum(model.num_parameters(key) for key in own)
     stated = sum(item.parameter_bytes for item in plan.memory if item.device == rank)
     if round(stated / PARAMETER_BYTES) != held:
         raise PlanError(
             f"device {rank}: the plan's memory states {stated / PARAMETER_BYTES:,.0f} parameters,"
             f" its slices hold {held:,}; plan the workload anew"
         )
-
-
-def _numbers(model: LocalModel, key: OperatorKey) -> int:
-    return sum(parameter.numel() for _, parameter in model.named_parameters(key))

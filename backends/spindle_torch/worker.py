@@ -26,7 +26,7 @@ from spindle_torch.emulation import Emulation
 from spindle_torch.engine import Engine
 from spindle_torch.events import Event, to_timeline
 from spindle_torch.groups import Groups, make_groups
-from spindle_torch.model import CustomOperator
+from spindle_torch.model import Brought, CustomOperator
 from spindle_torch.outcome import execution_to_json
 from spindle_torch.requirements import AUTOCASTS, check_requirements, overlap_of
 from spindle_torch.training import Training, make_training
@@ -37,13 +37,17 @@ __all__ = ["Situation", "WorkerOptions", "run_worker"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """What every rank is told alike; `custom` by parameter set ("module/block")."""
+    """What every rank is told alike; `custom` by parameter set ("module/block").
+
+    With `brought` the model is a user's own, and `custom` isn't looked at.
+    """
 
     plan: Path
     execution: ExecutionOptions
     output: Path | None = None
     device: str = "auto"
     custom: Mapping[str, CustomOperator] = field(default_factory=dict)
+    brought: Brought | None = None
 
 
 @dataclass(slots=True)
@@ -79,7 +83,9 @@ def run_worker(
         SpindleError: the plan or the options are wrong, or ranks don't agree.
     """
     plan = _read_plan(options.plan)
-    shapes = {name: item.shape for name, item in options.custom.items()}
+    shapes = None
+    if options.brought is None:
+        shapes = {name: item.shape for name, item in options.custom.items()}
     programs = check_requirements(plan, options.execution, shapes)
     device = _join(options)
     situation.rank = dist.get_rank()
@@ -173,6 +179,7 @@ def _work(plan: Plan, groups: Groups, options: WorkerOptions, device: torch.devi
         dtype=getattr(torch, execution.dtype),
         device=device,
         custom=options.custom,
+        brought=options.brought,
         pool=pool,
         autocast=None
         if execution.autocast is None
