@@ -1,0 +1,52 @@
+"""A split model as the engine takes it: sites, and the share of each rank."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from spindle_sim.errors import PlanError
+from spindle_sim.plan import Plan
+from spindle_torch.api.local import LocalParts, localize
+from spindle_torch.api.sites import split_sites
+from spindle_torch.api.splitting import SplitModel
+from spindle_torch.pool import OperatorKey
+from spindle_torch.shapes import Site
+
+__all__ = ["BroughtModel", "check_plan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BroughtModel:
+    """A user's model for one run; its parameters are divided once."""
+
+    split: SplitModel
+
+    def sites(self) -> dict[str, Site]:
+        """Give what flows in and out of each MetaOp."""
+        return split_sites(self.split)
+
+    def local_model(
+        self, keys: Sequence[OperatorKey], *, seed: int, dtype: torch.dtype, device: torch.device
+    ) -> LocalParts:
+        """Give the share of a rank."""
+        return localize(self.split, keys, seed=seed, dtype=dtype, device=device)
+
+
+def check_plan(split: SplitModel, plan: Plan) -> None:
+    """Check that a plan is one for this model, and that its modules can run as it says.
+
+    Raises:
+        PlanError: it is for another model, or divides modules by tensor parallelism.
+    """
+    if plan.workload != split.workload:
+        raise PlanError(
+            f"the plan is for workload {plan.workload.name!r} of another model or other batches;"
+            " plan the workload of these tasks anew"
+        )
+    for item in plan.slices:
+        if item.tp > 1:
+            raise PlanError(
+                f"slice {item.id} ({item.metaop}) has a tensor-parallel degree of {item.tp}, but a"
+                " user's modules run whole; plan with a degree of 1"
+            )

@@ -1,0 +1,317 @@
+"""Splits a user's tasks: modules in, a workload that every planner takes out (section 4)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from spindle_sim.errors import InputError
+from spindle_sim.workload import (
+    Block,
+    Custom,
+    DataFlow,
+    Module,
+    ModuleUse,
+    OperatorCost,
+    Task,
+    Variant,
+    Workload,
+)
+from spindle_torch.api.capture import Capture, Samples, capture
+from spindle_torch.api.data import load_batch
+from spindle_torch.api.leaves import Leaves, find_leaves
+from spindle_torch.api.parts import Part, join_small_parts, split
+from spindle_torch.api.tasks import SpindleTask, TaskGraph
+from spindle_torch.api.units import PartedTask, Unit, UnitUse, unite
+from spindle_torch.api.values import Value
+
+__all__ = ["BLOCK_NAME", "SplitModel", "split_tasks"]
+
+BLOCK_NAME = "layer"  # of the one block that each module of the workload has
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitModel:
+    """The tasks, how they are split, and the workload that describes them.
+
+    Parameters and modules are the user's own objects. `uses` are ordered task by task.
+    """
+
+    tasks: tuple[SpindleTask, ...]
+    graphs: Mapping[str, TaskGraph]
+    captures: Mapping[str, Capture]
+    leaves: Leaves
+    root: nn.ModuleDict
+    units: tuple[Unit, ...]
+    uses: tuple[UnitUse, ...]
+    workload: Workload
+
+    @cached_property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """All parameters by name, each object once."""
+        return dict(self.root.named_parameters())
+
+    def task(self, name: str) -> SpindleTask:
+        """Give the task of a name."""
+        return next(task for task in self.tasks if task.name == name)
+
+    def outputs_of(self, task: str, use: str) -> tuple[Value, ...]:
+        """Give what a use hands on."""
+        return self._by_metaop[f"{task}/{use}/{BLOCK_NAME}"].outputs
+
+    def use_of(self, metaop: str) -> UnitUse:
+        """Give the use that became a MetaOp."""
+        return self._by_metaop[metaop]
+
+    @cached_property
+    def _by_metaop(self) -> dict[str, UnitUse]:
+        return {f"{use.task}/{use.name}/{BLOCK_NAME}": use for use in self.uses}
+
+
+def split_tasks(
+    *tasks: SpindleTask,
+    name: str = "tasks",
+    blocks: Sequence[type[nn.Module]] = (),
+    whole: Sequence[nn.Module] = (),
+    coupled: Sequence[nn.Module] = (),
+) -> SplitModel:
+    """Split the tasks into operators; objects that several tasks hold are shared by them.
+
+    `blocks` are the classes of repeated blocks, if those found by themselves don't do; modules in
+    `whole` aren't cut; those in `coupled` get the whole global batch. A few samples are loaded
+    and run.
+
+    Raises:
+        InputError: something can't be split; the module is named, and the way round it.
+    """
+    root = nn.ModuleDict(_roots(tasks))
+    parameters = dict(root.named_parameters())
+    mixing = [*coupled, *(module for task in tasks for module in task.coupled)]
+    uncut = [*whole, *mixing, *(module for task in tasks for module in task.whole)]
+    leaves = find_leaves(dict(root.items()), whole=uncut, blocks=blocks)
+    mixed = {key for key, module in leaves.modules.items() if any(module is m for m in mixing)}
+    boundaries = _first_blocks(leaves)
+    graphs = {task.name: task.graph() for task in tasks}
+    captures = {
+        task.name: capture(
+            task.name,
+            graphs[task.name],
+            leaves.modules,
+            samples=_samples(task, parameters),
+            parameters=parameters,
+            boundaries=boundaries,
+            coupled=mixed,
+        )
+        for task in tasks
+    }
+    parted = _parted(tasks, captures, leaves, parameters, mixed)
+    units, uses = unite(parted, {key: value.numel() for key, value in parameters.items()})
+    return SplitModel(
+        tasks=tasks,
+        graphs=graphs,
+        captures=captures,
+        leaves=leaves,
+        root=root,
+        units=units,
+        uses=uses,
+        workload=_workload(name, tasks, captures, units, uses, parameters),
+    )
+
+
+def _roots(tasks: Sequence[SpindleTask]) -> dict[str, nn.Module]:
+    """Give the modules of all tasks by name; what has no parameters may have its task's own."""
+    if not tasks:
+        raise InputError("there are no tasks to split; give at least one SpindleTask")
+    names = [task.name for task in tasks]
+    if len({*names}) < len(names):
+        raise InputError(f"two tasks have one name: {', '.join(names)}; rename one")
+    roots: dict[str, nn.Module] = {}
+    for task in tasks:
+        for name, module in task.modules.items():
+            if any(module is known for known in roots.values()):
+                continue
+            if name in roots and not any(True for _ in module.parameters()):
+                name = f"{task.name}:{name}"
+            if name in roots:
+                raise InputError(
+                    f"task {task.name!r}: another module than {name!r} of a task before has its"
+                    " name; rename one, or add the same object to share it"
+                )
+            roots[name] = module
+    return roots
+
+
+def _first_blocks(leaves: Leaves) -> set[str]:
+    first: dict[str, tuple[int, str]] = {}
+    for leaf, (stack, position) in leaves.stacks.items():
+        first[stack] = min(first.get(stack, (position, leaf)), (position, leaf))
+    return {leaf for _, leaf in first.values()}
+
+
+def _samples(task: SpindleTask, parameters: Mapping[str, nn.Parameter]) -> Samples:
+    """Load the first samples: two and three where the batch has so many."""
+    dtypes = [item.dtype for item in parameters.values() if item.is_floating_point()]
+    dtype = dtypes[0] if dtypes else torch.get_default_dtype()
+    device = next((item.device for item in parameters.values()), torch.device("cpu"))
+    most = min(3, task.batch_size)
+    counts = (max(1, most - 1), most)
+    batches = [
+        {
+            name: value.to(device)
+            for name, value in load_batch(task.name, task.load, 0, (0, count), dtype).items()
+        }
+        for count in counts
+    ]
+    return Samples(counts=counts, batches=(batches[0], batches[1]))
+
+
+def _parted(
+    tasks: Sequence[SpindleTask],
+    captures: Mapping[str, Capture],
+    leaves: Leaves,
+    parameters: Mapping[str, nn.Parameter],
+    mixed: set[str],
+) -> list[PartedTask]:
+    """Give the parts of all tasks; what one task joins and another doesn't is left apart."""
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    held = {
+        leaf: [names[id(parameter)] for parameter in module.parameters()]
+        for leaf, module in leaves.modules.items()
+    }
+    small = {
+        task.name: split(
+            captures[task.name],
+            held=held,
+            stacks=leaves.stacks,
+            coupled=mixed,
+            coupled_loss=task.coupled_loss,
+        )
+        for task in tasks
+    }
+    apart: set[str] = set()
+    while True:
+        joined = {name: join_small_parts(parts, apart) for name, parts in small.items()}
+        found = _joined_differently(joined.values())
+        if found <= apart:
+            return [
+                PartedTask(name=name, capture=captures[name], parts=parts)
+                for name, parts in joined.items()
+            ]
+        apart |= found
+
+
+def _joined_differently(joined: Iterable[tuple[Part, ...]]) -> set[str]:
+    ways: dict[str, set[tuple[str, ...]]] = {}
+    for parts in joined:
+        for part in parts:
+            for key in part.keys:
+                ways.setdefault(key, set()).add(part.keys)
+    return {key for key, found in ways.items() if len(found) > 1}
+
+
+def _workload(
+    name: str,
+    tasks: Sequence[SpindleTask],
+    captures: Mapping[str, Capture],
+    units: Sequence[Unit],
+    uses: Sequence[UnitUse],
+    parameters: Mapping[str, nn.Parameter],
+) -> Workload:
+    variants = {unit.name: _variants(unit, captures, uses) for unit in units}
+    place = {id(use): tokens for found in variants.values() for use, tokens, _ in found}
+    made = []
+    for task in tasks:
+        own = [use for use in uses if use.task == task.name]
+        made.append(
+            Task(
+                name=task.name,
+                batch_size=task.batch_size,
+                uses=tuple(
+                    ModuleUse(
+                        name=use.name,
+                        module=use.unit,
+                        tokens=place[id(use)][0],
+                        context_tokens=place[id(use)][1],
+                    )
+                    for use in own
+                ),
+                flows=tuple(
+                    DataFlow(source=source, target=use.name)
+                    for use in own
+                    for source in use.sources
+                ),
+            )
+        )
+    return Workload(
+        name=name,
+        note="split from torch modules",
+        modules=tuple(_module(unit, variants[unit.name], parameters) for unit in units),
+        tasks=tuple(made),
+    )
+
+
+_Variants = list[tuple[UnitUse, tuple[int, int], OperatorCost]]
+
+
+def _variants(unit: Unit, captures: Mapping[str, Capture], uses: Sequence[UnitUse]) -> _Variants:
+    """Give the cost in each use, and tokens that tell it from other uses of another cost."""
+    found: _Variants = []
+    for use in uses:
+        if use.unit != unit.name:
+            continue
+        tokens, cost = _cost(use, captures[use.task])
+        known = {key: item for _, key, item in found}
+        number = 0
+        while known.get((tokens, number), cost) != cost:
+            number += 1
+        found.append((use, (tokens, number), cost))
+    return found
+
+
+def _cost(use: UnitUse, found: Capture) -> tuple[int, OperatorCost]:
+    """Give the tokens and the cost of one operator of a use."""
+    first, last = use.parts[0], use.parts[-1]
+    # The code before a stack is a part of its own; before other blocks it is next to nothing.
+    tally = last.tally if len(use.parts) > 1 else last.tally.add(last.glue)
+    shapes = [found.shape(value) for value in last.outputs]
+    output = sum(shape.elements for shape in shapes)
+    entering = [found.shape(value) for value in first.inputs]
+    # A coupled operator without inputs is coupled all the same.
+    gathered = max(1, sum(shape.elements for shape in entering)) if first.coupled else 0
+    main = max(shapes or entering, key=lambda shape: shape.elements, default=None)
+    tokens = 1 if main is None or len(main.sizes) <= 1 else main.elements // main.sizes[-1]
+    if main is not None and main.batch == len(main.sizes) - 1:
+        tokens = main.elements
+    cost = tally.cost(output_bytes=2.0 * output, gathered_bytes=2.0 * gathered)
+    return max(1, tokens), cost
+
+
+def _module(unit: Unit, variants: _Variants, parameters: Mapping[str, nn.Parameter]) -> Module:
+    (_, first, cost), *_ = variants
+    others = {key: item for _, key, item in variants if key != first}
+    own = [parameters[name] for name in unit.own[0]]
+    operator = Custom(
+        name=unit.name,
+        parameters=sum(item.numel() for item in own),
+        gemms=cost.gemms,
+        attentions=cost.attentions,
+        traffic_bytes=cost.traffic_bytes,
+        kernels=cost.kernels,
+        output_bytes=cost.output_bytes,
+        saved_bytes=cost.saved_replicated_bytes,
+        batch_coupled_bytes=cost.gathered_bytes,
+        variants=tuple(
+            Variant(tokens=tokens, context_tokens=number, cost=item)
+            for (tokens, number), item in others.items()
+        ),
+        tied_to=tuple(f"{lender}/{BLOCK_NAME}" for lender in unit.tied_to),
+        whole=True,
+    )
+    trained = [parameters[name].requires_grad for names in unit.own for name in names]
+    return Module(
+        name=unit.name,
+        blocks=(Block(name=BLOCK_NAME, operator=operator, repeat=len(unit.own)),),
+        frozen=bool(trained) and not any(trained),
+    )

@@ -1,0 +1,259 @@
+"""The user's tasks: ordinary modules of torch joined by flows (section 4), or one unified model.
+
+Whatever object is added to several tasks is shared by them: its parameters are trained by all.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from spindle_sim.errors import InputError, suggestion
+from spindle_torch.api.data import Batch, Loader, loader_of
+
+__all__ = ["SpindleTask", "TaskGraph"]
+
+Inputs = str | Sequence[str] | Mapping[str, str]
+Count = Callable[[Mapping[str, torch.Tensor]], torch.Tensor | float]
+
+
+class SpindleTask:
+    """One training task: modules, the flows between them, its data and its global batch.
+
+    `data` gives the samples [first, last) of a step, or is a dataset whose items are dicts. The
+    loss is what the modules give that nothing flows out of, each a mean over the samples they
+    were given, times `loss_weight`. Where it is a mean over something else (words that count),
+    `loss_count` says over how many in a batch. A `coupled_loss` compares samples with each other
+    (CLIP's): it is computed over the whole global batch.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        batch_size: int,
+        data: "Loader | torch.utils.data.Dataset[Batch]",
+        loss_weight: float = 1.0,
+        loss_count: Count | None = None,
+        coupled_loss: bool = False,
+    ) -> None:
+        self.name = name
+        self.batch_size = batch_size
+        self.load = loader_of(data, batch_size)
+        self.loss_weight = loss_weight
+        self.loss_count = loss_count
+        self.coupled_loss = coupled_loss
+        self.modules: dict[str, nn.Module] = {}
+        self.whole: list[nn.Module] = []
+        self.coupled: list[nn.Module] = []
+        self._inputs: dict[str, tuple[tuple[str | None, str], ...]] = {}
+        self._arguments: dict[str, Mapping[str, object]] = {}
+        self._flows: list[_Flow] = []
+
+    @classmethod
+    def of_model(
+        cls,
+        name: str,
+        model: nn.Module,
+        *,
+        batch_size: int,
+        data: "Loader | torch.utils.data.Dataset[Batch]",
+        inputs: Inputs,
+        arguments: Mapping[str, object] | None = None,
+        module_name: str = "model",
+        loss_weight: float = 1.0,
+        loss_count: Count | None = None,
+    ) -> "SpindleTask":
+        """Give the task that runs a whole model, which is split automatically.
+
+        The model gets the batch entries named in `inputs`, and `arguments` as they are (the task's
+        name, say, of a model that does several). It must give the loss, or something that has it
+        as `.loss`, or flow into a loss that is added.
+        """
+        task = cls(
+            name,
+            batch_size=batch_size,
+            data=data,
+            loss_weight=loss_weight,
+            loss_count=loss_count,
+        )
+        task.add_module(module_name, model, inputs=inputs)
+        task._arguments[module_name] = dict(arguments or {})
+        return task
+
+    def add_module(
+        self,
+        name: str,
+        module: nn.Module | Callable[..., torch.Tensor],
+        *,
+        inputs: Inputs = (),
+        coupled: bool = False,
+        whole: bool = False,
+    ) -> "SpindleTask":
+        """Add a module, which gets what flows into it and then the batch entries in `inputs`.
+
+        `inputs` are names of entries, or maps the module's argument names to them. A `coupled`
+        module (a contrastive loss) gets the whole global batch, wherever it runs; a `whole` one
+        isn't cut into its repeated blocks.
+
+        Raises:
+            InputError: the task has a module of that name.
+        """
+        if name in self.modules:
+            raise InputError(f"task {self.name!r}: has two modules named {name!r}; rename one")
+        if not name or "." in name or "/" in name:
+            raise InputError(f"task {self.name!r}: {name!r} is no name for a module")
+        part = module if isinstance(module, nn.Module) else _Function(module)
+        self.modules[name] = part
+        self._inputs[name] = _pairs(inputs)
+        if whole or coupled:
+            self.whole.append(part)
+        if coupled:
+            self.coupled.append(part)
+        return self
+
+    def add_flow(
+        self,
+        source: str,
+        target: str,
+        *,
+        argument: str | None = None,
+        output: str | int | None = None,
+    ) -> "SpindleTask":
+        """Hand what `source` gives, or one `output` of it, to `target`.
+
+        It is the next positional argument, in the order of the flows, or the `argument` of that
+        name.
+
+        Raises:
+            InputError: a name is no module of the task.
+        """
+        for end in (source, target):
+            if end not in self.modules:
+                hint = suggestion(end, self.modules)
+                raise InputError(f"task {self.name!r}: no module {end!r} to join; {hint}")
+        self._flows.append(_Flow(source, target, argument, output))
+        return self
+
+    def graph(self) -> "TaskGraph":
+        """Give the task as one module, from a batch to its loss.
+
+        Raises:
+            InputError: there are no modules, or the flows form a cycle.
+        """
+        order = _order(self.name, self.modules, self._flows)
+        return TaskGraph(
+            self.name,
+            {name: self.modules[name] for name in order},
+            {name: [flow for flow in self._flows if flow.target == name] for name in order},
+            self._inputs,
+            self._arguments,
+        )
+
+
+class TaskGraph(nn.Module):
+    """A task's modules in the order of the flows: a batch in, the loss out."""
+
+    def __init__(
+        self,
+        name: str,
+        modules: Mapping[str, nn.Module],
+        flows: "Mapping[str, Sequence[_Flow]]",
+        inputs: Mapping[str, tuple[tuple[str | None, str], ...]],
+        arguments: Mapping[str, Mapping[str, object]],
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.parts = nn.ModuleDict(modules)
+        self.flows = flows
+        self.inputs = inputs
+        self.arguments = arguments
+        sources = {flow.source for into in flows.values() for flow in into}
+        self.ends = [part for part in modules if part not in sources]
+
+    def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Give the loss: the sum of what the ends give."""
+        made: dict[str, object] = {}
+        for name, module in self.parts.items():
+            positional: list[object] = []
+            named: dict[str, object] = dict(self.arguments.get(name, {}))
+            for flow in self.flows[name]:
+                value = _selected(made[flow.source], flow.output)
+                if flow.argument is None:
+                    positional.append(value)
+                else:
+                    named[flow.argument] = value
+            for argument, entry in self.inputs[name]:
+                if argument is None:
+                    positional.append(batch[entry])
+                else:
+                    named[argument] = batch[entry]
+            made[name] = module(*positional, **named)
+        losses = [_loss(self.name, end, made[end]) for end in self.ends]
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    source: str
+    target: str
+    argument: str | None
+    output: str | int | None
+
+
+class _Function(nn.Module):
+    """A plain function as a module."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *arguments: object, **named: object) -> torch.Tensor:
+        return self.function(*arguments, **named)
+
+
+def _pairs(inputs: Inputs) -> tuple[tuple[str | None, str], ...]:
+    if isinstance(inputs, str):
+        return ((None, inputs),)
+    if isinstance(inputs, Mapping):
+        return tuple(inputs.items())
+    return tuple((None, name) for name in inputs)
+
+
+def _order(task: str, names: Iterable[str], flows: Sequence[_Flow]) -> list[str]:
+    waiting, ordered = list(names), list[str]()
+    if not waiting:
+        raise InputError(f"task {task!r}: has no modules; add some with add_module")
+    while waiting:
+        ready = [
+            name
+            for name in waiting
+            if all(flow.source in ordered for flow in flows if flow.target == name)
+        ]
+        if not ready:
+            raise InputError(f"task {task!r}: the flows among {', '.join(waiting)} form a cycle")
+        ordered.append(ready[0])
+        waiting.remove(ready[0])
+    return ordered
+
+
+def _selected(value: object, output: str | int | None) -> object:
+    if output is None:
+        return value
+    if isinstance(output, str) and not isinstance(value, Mapping):
+        return getattr(value, output)
+    return value[output]  # type: ignore[index]
+
+
+def _loss(task: str, name: str, value: object) -> torch.Tensor:
+    loss = value
+    if not isinstance(loss, torch.Tensor):
+        loss = value.get("loss") if isinstance(value, Mapping) else getattr(value, "loss", None)
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        found = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(value).__name__
+        raise InputError(
+            f"task {task!r}: {name} ends it, so it must give a loss of one number, not {found};"
+            " let its output flow into a loss"
+        )
+    return loss.reshape(())
