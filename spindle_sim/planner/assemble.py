@@ -54,6 +54,7 @@ def complete(
     zero_stage: int,
     optimum_s: float,
     rounds: tuple[Round, ...] = (),
+    overlap_sync: bool = False,
 ) -> Plan:
     """Give the plan of these slices: their flows, parameter groups, memory, and times.
 
@@ -84,6 +85,7 @@ def complete(
         rounds=rounds,
         shard_gradients=zero_stage >= 2,  # noqa: PLR2004
         shard_parameters=zero_stage >= 3,  # noqa: PLR2004
+        overlap_sync=overlap_sync,
     )
     times = schedule(plan).slices
     started = tuple(

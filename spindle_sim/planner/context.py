@@ -6,13 +6,14 @@ from typing import Protocol
 
 from spindle_sim.cluster import Cluster
 from spindle_sim.estimate import Estimator, ScalingCurve
+from spindle_sim.plan import Plan
 from spindle_sim.planner.allocate import Malleable
 from spindle_sim.planner.metagraph import DraftSlice, MetaGraph
 from spindle_sim.workload import Workload
 
 SHORTEST_S = 1e-9  # an operator that costs nothing takes this long, so that it has a rate
 
-__all__ = ["Context", "Settings", "Strategy"]
+__all__ = ["Context", "Settings", "Strategy", "WholeStrategy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,4 +126,12 @@ class Strategy(Protocol):
 
     def __call__(self, context: Context) -> Sequence[tuple[DraftSlice, ...]]:
         """Give one draft plan, or several that look equally good, each by round and stage."""
+        ...
+
+
+class WholeStrategy(Protocol):
+    """Makes a plan with all of its settings; those of the context are empty."""
+
+    def __call__(self, context: Context, zero1: bool | None) -> Plan:  # noqa: FBT001
+        """Give the plan; `zero1` says whether optimizer states must be sharded, None either."""
         ...

@@ -135,9 +135,11 @@ def _metaop(
 
 
 def _attention_bytes(cost: OperatorCost) -> float:
-    """Give what an attention core alone keeps for its backward: flash attention's softmax sums.
+    """Give what an attention core alone keeps for its backward: the scores, or flash's sums.
 
     Its inputs and its output are kept all the same, by the products around it.
     """
+    if cost.saved_attention_bytes:
+        return cost.saved_attention_bytes
     sums = sum(item.count * item.heads * item.queries for item in cost.attentions)
     return min(cost.saved_bytes, 4.0 * sums)

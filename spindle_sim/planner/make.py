@@ -14,7 +14,7 @@ from spindle_sim.estimate import Estimator, Profile
 from spindle_sim.plan import Plan
 from spindle_sim.planner.allocate import optimum_by_equation_11
 from spindle_sim.planner.assemble import assemble
-from spindle_sim.planner.context import Context, Settings, Strategy
+from spindle_sim.planner.context import Context, Settings, Strategy, WholeStrategy
 from spindle_sim.planner.contract import contract
 from spindle_sim.planner.forecast import forecast_s
 from spindle_sim.planner.memory_fit import OutOfMemoryError
@@ -28,6 +28,8 @@ from spindle_sim.planner.settings import (
     joint_optimum_s,
     task_groups,
 )
+from spindle_sim.planner.strategies.deepspeed import deepspeed
+from spindle_sim.planner.strategies.megatron import megatron
 from spindle_sim.planner.strategies.optimus import optimus
 from spindle_sim.planner.strategies.seq import seq
 from spindle_sim.planner.strategies.spindle import spindle
@@ -49,10 +51,14 @@ PLACEMENTS = ("spindle", "sequential")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedStrategy:
-    """A strategy, what it is in a line, and how it may group tasks into rounds."""
+    """A strategy, what it is in a line, and how it may group tasks into rounds.
 
-    draft: Strategy
+    One that isn't drafted makes its plan itself: the settings are what it is about.
+    """
+
     summary: str
+    draft: Strategy | None = None
+    whole: WholeStrategy | None = None
     one_task_a_round: bool = False
     chooses_rounds: bool = False
 
@@ -68,6 +74,16 @@ STRATEGIES: dict[str, NamedStrategy] = {
     "optimus": NamedStrategy(draft=optimus, summary="devices to tasks by marginal gain"),
     "stmm": NamedStrategy(
         draft=stmm, summary="task after task, each planned for itself", one_task_a_round=True
+    ),
+    "megatron": NamedStrategy(
+        whole=megatron,
+        summary="task after task; tensor, pipeline, data parallelism tuned for each",
+        one_task_a_round=True,
+    ),
+    "deepspeed": NamedStrategy(
+        whole=deepspeed,
+        summary="task after task; data parallelism with ZeRO tuned for each",
+        one_task_a_round=True,
     ),
 }
 
@@ -97,6 +113,16 @@ def make_plan(
     _check_placement(placement)
     estimator = estimator or Estimator(cluster, profile)
     graph = contract(workload)
+    if named.whole is not None:
+        context = Context(
+            workload=workload,
+            cluster=cluster,
+            graph=graph,
+            estimator=estimator,
+            settings=Settings(tp=()),
+            seed=seed,
+        )
+        return named.whole(context, zero1)
     choices: list[tuple[Choice, Context]] = []
     for settings in degrees(workload, graph, cluster, zero1=zero1):
         context = Context(
@@ -162,6 +188,7 @@ def equation_11_s(plan: Plan) -> float:
 def _plan(context: Context, choice: Choice, name: str, named: NamedStrategy, method: str) -> Plan:
     """Draft and place, recomputing more while no draft fits the devices' memory."""
     settings = choice.settings
+    assert named.draft is not None, f"{name} drafts no plan"
     while True:
         tried = replace(context, settings=settings)
         optimum_s = joint_optimum_s(tried)

@@ -73,6 +73,7 @@ def device_memory(plan: Plan, masks: ShardMasks) -> tuple[DeviceMemory, ...]:
     by_set = {metaop.parameter_set: metaop for metaop in plan.metaops}
     num_devices, stage = plan.cluster.num_devices, plan.zero_stage
     parameters, gradients, optimizer = np.zeros((3, num_devices))
+    gathered = np.zeros((2, num_devices))  # the two largest operators that are held in part
     for (name, _, tp), held in masks.items():
         metaop = by_set[name]
         for mask, _, count in _runs(held):
@@ -81,9 +82,16 @@ def device_memory(plan: Plan, masks: ShardMasks) -> tuple[DeviceMemory, ...]:
             # Frozen parameters are in no group: nothing of them is divided.
             shards = 1 if metaop.frozen else len(devices)
             parameters[devices] += PARAMETER_BYTES * size / (shards if stage > 2 else 1)  # noqa: PLR2004
+            if stage > 2 and shards > 1:  # noqa: PLR2004
+                for _ in range(min(count, 2)):
+                    one = np.full(len(devices), PARAMETER_BYTES * size / count)
+                    three = np.vstack([gathered[:, devices], one])
+                    gathered[:, devices] = np.sort(three, axis=0)[1:]
             if not metaop.frozen:
                 gradients[devices] += GRADIENT_BYTES * size / (shards if stage > 1 else 1)
                 optimizer[devices] += OPTIMIZER_BYTES * size / (shards if stage else 1)
+    # One runs, the next one is gathered ahead.
+    parameters += gathered.sum(axis=0)
     activations = peak_activations(plan)
     return tuple(
         DeviceMemory(

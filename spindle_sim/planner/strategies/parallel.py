@@ -32,6 +32,9 @@ __all__ = [
 ]
 
 
+_SHORTEST_S = 1e-12  # of an operator that costs nothing
+
+
 class Recompute(StrEnum):
     """Which activations of a transformer layer are computed again in the backward."""
 
@@ -47,7 +50,7 @@ class ParallelConfig:
     `micro_batch` is in samples of one data-parallel rank; without it the batch isn't cut. `chunks`
     is how many model chunks a pipeline rank has: more than one is Megatron-LM's interleaved
     schedule. Under full recomputation `recompute_ops`, where given, limits it to that many
-    layers of each stage, the first ones (`--recompute-num-layers`, method `block`).
+    layers of each stage (`--recompute-num-layers`, method `block`).
     """
 
     tp: int = 1
@@ -86,6 +89,7 @@ def parallel_plan(
     configs: Mapping[str, ParallelConfig],
     *,
     zero_stage: int = 0,
+    overlap_sync: bool = False,
     estimator: Estimator | None = None,
     strategy: str = "megatron",
 ) -> Plan:
@@ -99,7 +103,8 @@ def parallel_plan(
     Each task is a round: micro-batches run one forward, one backward (1F1B), interleaved where
     `chunks` > 1. A task with one run of transformer layers has them divided evenly over the stages,
     what comes before them on the first and what follows on the last; others are cut into stages
-    of about equal time. `zero_stage` 1 is Megatron-LM's distributed optimizer. Whether it fits the
+    of about equal time. `zero_stage` 1 is Megatron-LM's distributed optimizer, `overlap_sync`
+    its overlapped gradient reduction. Whether it fits the
     memory isn't asked here: `validate_plan` tells.
 
     Raises:
@@ -116,7 +121,9 @@ def parallel_plan(
     problems = list(_problems(context, configs))
     if problems:
         raise UsageError(*problems)
-    return configured_plan(context, configs, zero_stage=zero_stage, strategy=strategy)
+    return configured_plan(
+        context, configs, zero_stage=zero_stage, overlap_sync=overlap_sync, strategy=strategy
+    )
 
 
 def configured_plan(
@@ -124,6 +131,7 @@ def configured_plan(
     configs: Mapping[str, ParallelConfig],
     *,
     zero_stage: int,
+    overlap_sync: bool,
     strategy: str,
     times: OperatorTimes | None = None,
 ) -> Plan:
@@ -156,6 +164,7 @@ def configured_plan(
         rounds=tuple(rounds),
         strategy=strategy,
         zero_stage=zero_stage,
+        overlap_sync=overlap_sync,
         optimum_s=joint_optimum_s(_judged(context, configs, slices)),
     )
 
@@ -164,10 +173,17 @@ def task_pieces(
     nodes: Sequence[MetaNode], config: ParallelConfig, times: OperatorTimes
 ) -> tuple[tuple[Piece, ...], ...]:
     """Give the pieces of MetaOps of each stage of a task's pipeline."""
-    each_s = [sum(operator_s(times, node, config)) for node in nodes]
-    cuts = cut_stages(nodes, each_s, config.num_stages)
+    each_s = [operator_s(times, node, config) for node in nodes]
+    cuts = cut_stages(nodes, [sum(pair) for pair in each_s], config.num_stages)
     limit = config.recompute_ops if config.recompute is Recompute.FULL else 0
-    return stage_pieces(nodes, cuts, recompute_ops=limit)
+    # First what frees most bytes for the time that it takes, as for all strategies.
+    worth = [
+        -(node.metaop.saved_bytes + node.metaop.saved_replicated_bytes - node.metaop.output_bytes)
+        / max(forward_s, _SHORTEST_S)
+        for node, (forward_s, _) in zip(nodes, each_s, strict=True)
+    ]
+    order = sorted(range(len(nodes)), key=worth.__getitem__)
+    return stage_pieces(nodes, cuts, recompute_ops=limit, order=order)
 
 
 def operator_s(

@@ -99,32 +99,38 @@ def balanced(times_s: Sequence[float], num_stages: int) -> tuple[int, ...]:
 
 
 def stage_pieces(
-    nodes: Sequence[MetaNode], cuts: Sequence[int], *, recompute_ops: int | None
+    nodes: Sequence[MetaNode],
+    cuts: Sequence[int],
+    *,
+    recompute_ops: int | None,
+    order: Sequence[int],
 ) -> tuple[tuple[Piece, ...], ...]:
-    """Give the pieces of each stage; the first `recompute_ops` layers of each are recomputed."""
+    """Give the pieces of each stage; up to `recompute_ops` layers of each are recomputed.
+
+    `order` says of which MetaOps first, by their places in `nodes`; of one, the first layers are.
+    """
+    starts = [0, *accumulate(node.metaop.num_ops for node in nodes)]
     stages: list[tuple[Piece, ...]] = []
     for begin, end in pairwise(cuts):
-        pieces: list[Piece] = []
         left = end - begin if recompute_ops is None else recompute_ops
-        reached = 0
-        for node in nodes:
-            first = max(begin - reached, 0)
-            count = min(end - reached, node.metaop.num_ops) - first
-            reached += node.metaop.num_ops
+        found: dict[int, list[Piece]] = {}
+        for index in order:
+            node = nodes[index]
+            first = max(begin - starts[index], 0)
+            count = min(end - starts[index], node.metaop.num_ops) - first
             if count <= 0:
                 continue
             again = min(left, count) if recomputable(node) else 0
             left -= again
-            name = node.metaop.id
-            if again:
-                pieces.append(Piece(metaop=name, first_op=first, num_ops=again, recompute=True))
-            if count > again:
-                pieces.append(
-                    Piece(
-                        metaop=name, first_op=first + again, num_ops=count - again, recompute=False
-                    )
+            found[index] = [
+                Piece(metaop=node.metaop.id, first_op=at, num_ops=size, recompute=recompute)
+                for at, size, recompute in (
+                    (first, again, True),
+                    (first + again, count - again, False),
                 )
-        stages.append(tuple(pieces))
+                if size
+            ]
+        stages.append(tuple(piece for index in sorted(found) for piece in found[index]))
     return tuple(stages)
 
 

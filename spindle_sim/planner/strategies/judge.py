@@ -1,0 +1,243 @@
+"""What configurations of all tasks come to together: shared parameters, their sync, their memory.
+
+Tasks meet only in the parameters that they share: a device holds the states of every operator that
+it runs in any round, and synchronizes each of them once, with all others that hold it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
+
+from spindle_sim.cluster import Cluster
+from spindle_sim.estimate import Estimator
+from spindle_sim.estimate.memory import (
+    GRADIENT_BYTES,
+    OPTIMIZER_BYTES,
+    PARAMETER_BYTES,
+    shard_parameters,
+)
+from spindle_sim.plan import MetaOp
+from spindle_sim.planner.strategies.rounds import Sketch
+
+__all__ = ["Judge", "Option", "Verdict"]
+
+# As the simulator's: computing beside a collective takes so much longer, and what is synchronized
+# last, a bucket, has nothing left to hide behind.
+_BESIDE = 0.126
+_BUCKET_BYTES = 100e6
+_SHARDED_GRADIENTS, _SHARDED_PARAMETERS = 2, 3
+
+Run = tuple[int, int, int]  # first operator of a parameter set, end, devices as bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A configuration of a task, played through."""
+
+    sketch: Sketch
+    round_s: float
+    runs: dict[str, tuple[Run, ...]]  # by parameter set
+
+    @property
+    def window_s(self) -> float:
+        """How long the backward of the last micro-batch takes: gradients are complete within."""
+        return sum(self.sketch.backward_s) / self.sketch.config.pp
+
+    @staticmethod
+    def of(sketch: Sketch, round_s: float, metaops: dict[str, MetaOp]) -> "Option":
+        """Give the option with the operators that each device runs."""
+        runs: dict[str, list[Run]] = {}
+        for stage, pieces in enumerate(sketch.stages):
+            devices = sketch.config.stage_devices(stage)
+            mask = (1 << devices[-1] + 1) - (1 << devices[0])
+            for piece in pieces:
+                own = runs.setdefault(metaops[piece.metaop].parameter_set, [])
+                end = piece.first_op + piece.num_ops
+                if own and own[-1][1:] == (piece.first_op, mask):  # recomputed in part
+                    own[-1] = own[-1][0], end, mask
+                else:
+                    own.append((piece.first_op, end, mask))
+        return Option(
+            sketch=sketch, round_s=round_s, runs={name: tuple(own) for name, own in runs.items()}
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What options come to: the iteration, and how much the fullest device lacks (0: it fits).
+
+    `level_s` counts the optimizer step as if no states were sharded: what ZeRO saves there is no
+    merit of a configuration.
+    """
+
+    seconds: float
+    level_s: float
+    short_bytes: float
+
+    @property
+    def limit_s(self) -> float:
+        """What nothing better takes longer than."""
+        return inf if self.short_bytes > 0 else self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Parameters that one set of devices holds: of one shard, numbers of them."""
+
+    trained: float = 0.0
+    frozen: float = 0.0
+    largest: float = 0.0
+    reductions: int = 1  # micro-batches of all rounds that use them
+
+
+_NOTHING = _Held()
+
+
+@dataclass(slots=True, kw_only=True)
+class Judge:
+    """Judges options, one a task in the order of the tasks; remembers collectives."""
+
+    cluster: Cluster
+    estimator: Estimator
+    metaops: dict[str, MetaOp]  # by parameter set
+    _devices: dict[int, npt.NDArray[np.intp]] = field(default_factory=dict)
+    _times: dict[tuple[object, ...], float] = field(default_factory=dict)
+
+    def verdict(self, options: Sequence[Option], zero_stage: int) -> Verdict:
+        """Judge options under a ZeRO stage."""
+        held = self._held(options)
+        num_devices = self.cluster.num_devices
+        states, stepped, owned, largest = np.zeros((4, num_devices))
+        for (mask, last), one in held.items():
+            devices = self._of(mask)
+            sharers = len(devices) // self._tp(options, last)
+            shards = [sharers if zero_stage >= stage else 1 for stage in (1, 2, 3)]
+            states[devices] += PARAMETER_BYTES * (one.trained / shards[2] + one.frozen)
+            states[devices] += GRADIENT_BYTES * one.trained / shards[1]
+            states[devices] += OPTIMIZER_BYTES * one.trained / shards[0]
+            stepped[devices] += one.trained / shards[0]
+            owned[devices] += one.trained
+            if zero_stage >= _SHARDED_PARAMETERS and sharers > 1:
+                largest[devices] = np.maximum(largest[devices], one.largest)
+        activations = np.zeros(num_devices)
+        for option in options:
+            size = option.sketch.config.tp * option.sketch.config.dp
+            for rank, peak in enumerate(option.sketch.peak_bytes):
+                part = activations[rank * size : (rank + 1) * size]
+                np.maximum(part, peak, out=part)
+        total = states + 2 * PARAMETER_BYTES * largest + activations
+        synced_s = self._synced_s(options, held, zero_stage)
+        return Verdict(
+            seconds=synced_s + self.estimator.optimizer_step_s(float(stepped.max())),
+            level_s=synced_s + self.estimator.optimizer_step_s(float(owned.max())),
+            short_bytes=max(0.0, float(total.max()) - self.cluster.usable_memory_bytes),
+        )
+
+    def _held(self, options: Sequence[Option]) -> dict[tuple[int, int], _Held]:
+        """Give what is held, by devices and the last round that uses it."""
+        uses: dict[str, dict[tuple[Run, ...], tuple[int, int]]] = {}
+        for number, option in enumerate(options):
+            for name, runs in option.runs.items():
+                own = uses.setdefault(name, {})
+                _, before = own.get(runs, (0, 0))
+                own[runs] = number, before + option.sketch.micro_batches
+        held: dict[tuple[int, int], _Held] = {}
+        for name, by_runs in uses.items():
+            metaop = self.metaops[name]
+            size = shard_parameters(metaop, self._tp(options, next(iter(by_runs.values()))[0]))
+            for count, mask, last, reductions in _segments(by_runs):
+                known = held.get((mask, last), _NOTHING)
+                trained, frozen = (0.0, size) if metaop.frozen else (size, 0.0)
+                held[mask, last] = _Held(
+                    trained=known.trained + trained * count,
+                    frozen=known.frozen + frozen * count,
+                    largest=max(known.largest, trained),
+                    reductions=max(known.reductions, reductions),
+                )
+        return held
+
+    def _synced_s(
+        self, options: Sequence[Option], held: dict[tuple[int, int], _Held], zero_stage: int
+    ) -> float:
+        """Give when the last gradient is synchronized: beside backwards, as far as they go."""
+        ends_s: list[float] = []
+        total_s = 0.0
+        for option in options:
+            total_s += option.round_s
+            ends_s.append(total_s)
+        done = np.zeros(self.cluster.num_devices)
+        hidden = np.zeros(self.cluster.num_devices)
+        for (mask, last), one in sorted(held.items(), key=lambda entry: entry[0][1]):
+            if not one.trained:
+                continue
+            devices, tp = self._of(mask), self._tp(options, last)
+            time_s = self._sync_s(mask, GRADIENT_BYTES * one.trained, tp, one, zero_stage)
+            ready_s = ends_s[last] - options[last].window_s
+            begun_s = max(ready_s, float(done[devices].max()))
+            tail_s = time_s * min(1.0, _BUCKET_BYTES / (GRADIENT_BYTES * one.trained))
+            done[devices] = max(begun_s + time_s, ends_s[last] + tail_s)
+            hidden[devices] += max(0.0, min(begun_s + time_s, total_s) - begun_s)
+        return max(total_s, float(done.max())) + _BESIDE * float(hidden.max())
+
+    def _sync_s(self, mask: int, size_bytes: float, tp: int, one: _Held, zero_stage: int) -> float:
+        """Give how long gradients of that size take, and what a ZeRO stage adds."""
+        count = len(self._of(mask)) // tp
+        if count == 1:
+            return 0.0
+        key = mask, size_bytes, tp, one.reductions, zero_stage
+        if key not in self._times:
+            ranks = [int(device) for device in self._of(mask)[::tp]]
+            # Shards are synchronized at one time: those whose ranks have one NIC share it.
+            near = self.cluster.devices_per_node // self.cluster.nics_per_node
+            crossing = self.cluster.island_of(ranks[0]) != self.cluster.island_of(ranks[-1])
+            loaded = size_bytes * (min(tp, max(1, near)) if crossing else 1)
+            scatter_s = self.estimator.reduce_scatter_s(loaded, ranks)
+            gather_s = self.estimator.all_gather_s(loaded, ranks)
+            if zero_stage < _SHARDED_GRADIENTS:
+                time_s = self.estimator.all_reduce_s(loaded, ranks)
+            elif zero_stage < _SHARDED_PARAMETERS:
+                time_s = one.reductions * scatter_s + gather_s
+            else:
+                time_s = one.reductions * (scatter_s + 2 * gather_s)
+            self._times[key] = time_s
+        return self._times[key]
+
+    def _of(self, mask: int) -> npt.NDArray[np.intp]:
+        if mask not in self._devices:
+            found = [d for d in range(self.cluster.num_devices) if mask >> d & 1]
+            self._devices[mask] = np.array(found)
+        return self._devices[mask]
+
+    @staticmethod
+    def _tp(options: Sequence[Option], number: int) -> int:
+        return options[number].sketch.config.tp
+
+
+def _segments(
+    by_runs: dict[tuple[Run, ...], tuple[int, int]],
+) -> Iterator[tuple[int, int, int, int]]:
+    """Give (operators, devices, last round, micro-batches) of what one set's operators share.
+
+    Of each way in which tasks run the set: the last such task, and their micro-batches together.
+    """
+    if len(by_runs) == 1:
+        ((runs, (last, reductions)),) = by_runs.items()
+        borders = sorted({border for first, end, _ in runs for border in (first, end)})
+        if len(borders) == len(runs) + 1:  # none overlaps another
+            for first, end, mask in runs:
+                yield end - first, mask, last, reductions
+            return
+    borders = sorted({b for runs in by_runs for first, end, _ in runs for b in (first, end)})
+    for begin, stop in pairwise(borders):
+        mask, last, reductions = 0, 0, 0
+        for runs, (number, count) in by_runs.items():
+            for first, end, devices in runs:
+                if first <= begin < end:
+                    mask |= devices
+                    last = max(last, number)
+                    reductions += count
+        yield stop - begin, mask, last, reductions

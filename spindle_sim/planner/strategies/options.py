@@ -1,0 +1,124 @@
+"""The options of each task that are worth judging: of all its configurations those that pay.
+
+Bounds that cost nothing come first, so that few configurations have to be played through: what a
+rank computes at least, and whether another option is as fast, and as small or small enough.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from spindle_sim.cluster import Cluster
+from spindle_sim.estimate import state_bytes
+from spindle_sim.planner.strategies.judge import Option
+from spindle_sim.planner.strategies.parallel import ParallelConfig, Recompute, operator_s
+from spindle_sim.planner.strategies.rounds import Sketch, TaskRounds
+from spindle_sim.planner.strategies.space import (
+    Space,
+    configurations,
+    recomputing,
+    tensor_degrees,
+)
+from spindle_sim.planner.strategies.stages import recomputable
+
+__all__ = ["Options"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Options:
+    """The options of all tasks, made when they are asked for."""
+
+    cluster: Cluster
+    space: Space
+    rounds: Mapping[str, TaskRounds]
+    narrow: bool = False
+    limits_s: Mapping[str, float] = field(default_factory=dict)
+    _known: dict[tuple[str, int], tuple[Option, ...]] = field(default_factory=dict)
+    _works: dict[tuple[object, ...], float] = field(default_factory=dict)
+
+    def widened(self, limit_s: float) -> "Options":
+        """Give all options with which an iteration can be shorter than `limit_s`."""
+        least = {task: self._least_s(task) for task in self.rounds}
+        spare_s = limit_s - sum(least.values())
+        limits = {task: least_s + spare_s for task, least_s in least.items()}
+        return replace(self, narrow=False, limits_s=limits, _known={})
+
+    def of(self, task: str, tp: int) -> tuple[Option, ...]:
+        """Give a task's options at a tensor-parallel degree, fastest first."""
+        key = task, tp
+        if key not in self._known:
+            found = self._paying(task, tp)
+            self._known[key] = tuple(sorted(found, key=lambda option: option.round_s))
+        return self._known[key]
+
+    def _paying(self, task: str, tp: int) -> Iterator[Option]:
+        rounds, limit_s = self.rounds[task], self.limits_s.get(task, inf)
+        metaops = {node.metaop.id: node.metaop for node in rounds.nodes}
+        roomy_bytes = self.cluster.usable_memory_bytes - self._most_states(tp)
+        groups: dict[tuple[int, int], list[tuple[float, ParallelConfig]]] = {}
+        for least_s, config in self._bounded(task, tp):
+            if least_s <= limit_s:
+                groups.setdefault((config.pp, config.dp), []).append((least_s, config))
+        for members in groups.values():
+            kept: list[Option] = []
+            enough_s = inf  # the fastest of those that fit whatever else the devices hold
+            for least_s, config in sorted(members, key=lambda member: member[0]):
+                if least_s >= enough_s:
+                    break
+                sketch = rounds.sketch(config)
+                if sketch.least_s > limit_s or any(_beats(option, sketch) for option in kept):
+                    continue
+                option = Option.of(sketch, rounds.round_s(sketch), metaops)
+                kept.append(option)
+                if max(sketch.peak_bytes) <= roomy_bytes:
+                    enough_s = min(enough_s, option.round_s)
+            yield from kept
+
+    def _bounded(self, task: str, tp: int) -> Iterator[tuple[float, ParallelConfig]]:
+        """Give all configurations, each with a bound on its round: the average rank's work."""
+        rounds = self.rounds[task]
+        for config in configurations(
+            rounds.nodes, self.cluster, self.space, tp, narrow=self.narrow
+        ):
+            count = config.micro_batches(rounds.batch)
+            for one in recomputing(rounds.nodes, self.space, config, narrow=self.narrow):
+                yield count * self._work_s(task, one) / one.pp, one
+
+    def _work_s(self, task: str, config: ParallelConfig) -> float:
+        """Give what one micro-batch computes at least, on all ranks together."""
+        rounds = self.rounds[task]
+        whole = config.recompute is Recompute.FULL and config.recompute_ops is None
+        dp = config.dp if rounds.coupled else 0
+        mode = whole, config.recompute is Recompute.SELECTIVE
+        key = task, config.tp, dp, config.dp * config.micro_batches(rounds.batch), mode
+        if key not in self._works:
+            self._works[key] = sum(
+                node.metaop.num_ops
+                * sum(
+                    operator_s(rounds.times, node, config, recompute=whole and recomputable(node))
+                )
+                for node in rounds.nodes
+            )
+        return self._works[key]
+
+    def _least_s(self, task: str) -> float:
+        """Give what no configuration of the task is faster than."""
+        wide = replace(self, narrow=False)
+        degrees = tensor_degrees(self.rounds[task].nodes, self.cluster, self.space)
+        return min(least_s for tp in degrees for least_s, _ in wide._bounded(task, tp))
+
+    def _most_states(self, tp: int) -> float:
+        """Give what a device holds that has all parameters."""
+        sizes = {
+            node.metaop.parameter_set: node.metaop.num_ops * state_bytes(node.metaop, tp=tp)
+            for rounds in self.rounds.values()
+            for node in rounds.nodes
+        }
+        return sum(sizes.values())
+
+
+def _beats(option: Option, sketch: Sketch) -> bool:
+    """Tell whether an option is at least as fast and as small as a sketch can be."""
+    return option.round_s <= sketch.least_s and all(
+        own <= other for own, other in zip(option.sketch.peak_bytes, sketch.peak_bytes, strict=True)
+    )

@@ -1,0 +1,230 @@
+"""The search of `megatron` and `deepspeed`: a parallel configuration for each task.
+
+Every configuration of a task is looked at; those are played through that no other one beats in time
+and memory alike. Tasks are then tuned in turns, since they share parameters (one tensor-parallel
+degree, one synchronization) and memory: from every common depth of pipelines on, until no task gets
+better by itself. With one task that is exhaustive.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from spindle_sim.errors import InfeasibleError
+from spindle_sim.plan import Plan
+from spindle_sim.planner.affinity import Affinity
+from spindle_sim.planner.context import Context
+from spindle_sim.planner.metagraph import MetaNode
+from spindle_sim.planner.strategies.judge import Judge, Option, Verdict
+from spindle_sim.planner.strategies.options import Options
+from spindle_sim.planner.strategies.parallel import ParallelConfig, configured_plan
+from spindle_sim.planner.strategies.rounds import TaskRounds
+from spindle_sim.planner.strategies.space import Space, tensor_degrees
+from spindle_sim.planner.strategies.timing import OperatorTimes
+from spindle_sim.units import format_bytes
+
+__all__ = ["Tuned", "tune", "tuned_plan"]
+
+# Tasks that share no modules may differ in their degrees; of more combinations than these only
+# those are tried in which all have the same, as far as they can.
+_MOST_DEGREES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """Configurations of all tasks under a ZeRO stage, and what they come to."""
+
+    configs: Mapping[str, ParallelConfig]
+    zero_stage: int
+    verdict: Verdict
+
+
+def tuned_plan(context: Context, space: Space, *, strategy: str) -> Plan:
+    """Give the plan of the best configurations in a space.
+
+    Raises:
+        InfeasibleError: none fits the memory.
+    """
+    best = tune(context, space)[0]
+    return configured_plan(
+        context,
+        best.configs,
+        zero_stage=best.zero_stage,
+        overlap_sync=True,
+        strategy=strategy,
+    )
+
+
+def tune(context: Context, space: Space) -> tuple[Tuned, ...]:
+    """Give the best configurations found under each ZeRO stage, the best first.
+
+    Raises:
+        InfeasibleError: none fits the memory.
+    """
+    search = _search(context, space)
+    # A narrow search first: nothing that computes longer than it finds can be better.
+    narrow = {stage: _best(search, stage, search.narrow) for stage in space.zero_stages}
+    limit_s = max(search.judge.verdict(best, stage).limit_s for stage, best in narrow.items())
+    wide = search.narrow.widened(limit_s)
+    found: list[Tuned] = []
+    least: tuple[float, Sequence[Option]] | None = None
+    for zero_stage in space.zero_stages:
+        best = _best(search, zero_stage, wide, narrow[zero_stage])
+        verdict = search.judge.verdict(best, zero_stage)
+        if verdict.short_bytes > 0:
+            if least is None or verdict.short_bytes < least[0]:
+                least = verdict.short_bytes, best
+            continue
+        configs = {t: o.sketch.config for t, o in zip(search.tasks, best, strict=True)}
+        found.append(Tuned(configs=configs, zero_stage=zero_stage, verdict=verdict))
+    if not found:
+        assert least is not None, "a space has a ZeRO stage"
+        raise _infeasible(search, *least)
+    # Of equals the least sharded: sharding changes nothing then.
+    return tuple(sorted(found, key=lambda one: (one.verdict.level_s, one.zero_stage)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """What is searched, and who judges."""
+
+    context: Context
+    space: Space
+    judge: Judge
+    tasks: tuple[str, ...]
+    components: tuple[tuple[str, ...], ...]
+    narrow: Options
+
+
+def _search(context: Context, space: Space) -> _Search:
+    times = OperatorTimes(estimator=context.estimator)
+    affinity = Affinity(context.cluster)
+    tasks = tuple(task.name for task in context.workload.tasks)
+    rounds = {
+        task: TaskRounds(nodes=_nodes(context, task), times=times, affinity=affinity)
+        for task in tasks
+    }
+    return _Search(
+        context=context,
+        space=space,
+        judge=Judge(
+            cluster=context.cluster,
+            estimator=context.estimator,
+            metaops={n.metaop.parameter_set: n.metaop for n in context.graph.nodes.values()},
+        ),
+        tasks=tasks,
+        components=_components(context, tasks),
+        narrow=Options(cluster=context.cluster, space=space, rounds=rounds, narrow=True),
+    )
+
+
+def _best(
+    search: _Search, zero_stage: int, options: Options, known: Sequence[Option] | None = None
+) -> Sequence[Option]:
+    """Give the best options of all tasks under a ZeRO stage, or those that lack least memory."""
+    best: tuple[tuple[float, float], Sequence[Option]] | None = None
+    if known is not None:
+        best = _rank(search, known, zero_stage), known
+    for tp in _degrees(search):
+        starts = _starts(search, tp, options)
+        if known is not None and all(
+            o.sketch.config.tp == tp[t] for t, o in zip(search.tasks, known, strict=True)
+        ):
+            starts = [known, *starts]
+        for start in starts:
+            if best and best[0][0] == 0 and sum(o.round_s for o in start) >= best[0][1]:
+                continue  # computes longer than the best one takes in all
+            tried = _descend(search, start, {t: options.of(t, tp[t]) for t in tp}, zero_stage)
+            if best is None or tried[0] < best[0]:
+                best = tried
+    assert best is not None, "every task has a configuration"
+    return best[1]
+
+
+def _degrees(search: _Search) -> Iterator[dict[str, int]]:
+    """Give the tensor-parallel degrees of all tasks: one for those that share modules."""
+    rounds = search.narrow.rounds
+    degrees = [
+        tensor_degrees(
+            [node for task in component for node in rounds[task].nodes],
+            search.context.cluster,
+            search.space,
+        )
+        for component in search.components
+    ]
+    chosen: Iterable[tuple[int, ...]] = product(*degrees)
+    if prod(map(len, degrees)) > _MOST_DEGREES:
+        common = sorted({degree for own in degrees for degree in own})
+        chosen = [tuple(max(d for d in own if d <= degree) for own in degrees) for degree in common]
+    for one in chosen:
+        yield {t: d for members, d in zip(search.components, one, strict=True) for t in members}
+
+
+def _starts(search: _Search, tp: Mapping[str, int], options: Options) -> list[Sequence[Option]]:
+    """Give each task's fastest option for each depth of pipelines that some task can have."""
+    by_task = {task: options.of(task, tp[task]) for task in search.tasks}
+    if not all(by_task.values()):
+        return []
+    depths = sorted({option.sketch.config.pp for own in by_task.values() for option in own})
+    starts: list[Sequence[Option]] = []
+    for pp in depths:
+        start = []
+        for task in search.tasks:
+            own = [option for option in by_task[task] if option.sketch.config.pp == pp]
+            start.append(min(own or by_task[task], key=lambda option: option.round_s))
+        starts.append(start)
+    return starts
+
+
+def _descend(
+    search: _Search,
+    start: Sequence[Option],
+    options: Mapping[str, Sequence[Option]],
+    zero_stage: int,
+) -> tuple[tuple[float, float], Sequence[Option]]:
+    """Change one task at a time for the better until none gets better; memory comes first."""
+    current = list(start)
+    best = _rank(search, current, zero_stage)
+    improved = True
+    while improved:
+        improved = False
+        for index, task in enumerate(search.tasks):
+            others_s = sum(o.round_s for o in current) - current[index].round_s
+            for option in options[task]:
+                if best[0] == 0 and others_s + option.round_s >= best[1]:
+                    break  # they come by time: none behind is better
+                tried = [*current[:index], option, *current[index + 1 :]]
+                rank = _rank(search, tried, zero_stage)
+                if rank < best:
+                    best, current, improved = rank, tried, True
+    return best, current
+
+
+def _rank(search: _Search, options: Sequence[Option], zero_stage: int) -> tuple[float, float]:
+    verdict = search.judge.verdict(options, zero_stage)
+    return verdict.short_bytes, verdict.seconds
+
+
+def _components(context: Context, tasks: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Give the tasks in groups that share modules, directly or through others."""
+    modules = {t: {n.metaop.module for n in _nodes(context, t)} for t in tasks}
+    groups: list[tuple[list[str], set[str]]] = []
+    for task in tasks:
+        joined, used = [task], set(modules[task])
+        rest = []
+        for members, theirs in groups:
+            if theirs & used:
+                joined, used = [*members, *joined], used | theirs
+            else:
+                rest.append((members, theirs))
+        groups = [*rest, (joined, used)]
+    return tuple(tuple(members) for members, _ in groups)
+
+
+def _nodes(context: Context, task: str) -> tuple[MetaNode, ...]:
+    return tuple(context.graph.nodes[name] for name in context.metaops_of(task))
+
+
+def _infeasible(search: _Search, short_bytes: float, options: Sequence[Option]) -> InfeasibleError:
+    return InfeasibleError(f"{format_bytes(short_bytes)} short")
