@@ -16,6 +16,7 @@ from spindle_sim.planner.make import equation_11_s
 from spindle_sim.reproduce.batches import evaluated_workload
 from spindle_sim.reproduce.cases import FAMILY, GPUS_PER_NODE, Case, Change
 from spindle_sim.reproduce.outcome import CaseResult, Outcome
+from spindle_sim.reproduce.placement import placed_in_order
 from spindle_sim.simulator import simulate
 from spindle_sim.timeline import Kind, Timeline
 from spindle_sim.workload import Workload
@@ -76,11 +77,8 @@ def evaluate_case(case: Case, seed: int) -> CaseResult:
                 planned[name] = _plan(world, name, zero1=True)
     spindle = planned.get("spindle", (None, "", 0.0))[0]
     sequential = None
-    if case.sequential:
-        sharded = True if spindle is not None and spindle.zero1 else None
-        sequential = _outcome(
-            world, "spindle", _plan(world, "spindle", placement="sequential", zero1=sharded)
-        )
+    if case.sequential and spindle is not None:
+        sequential = _outcome(world, "spindle", (placed_in_order(spindle), "", 0.0))
     return CaseResult(
         case=case,
         outcomes=tuple(_outcome(world, name, found) for name, found in planned.items()),
@@ -93,9 +91,7 @@ def evaluate_case(case: Case, seed: int) -> CaseResult:
 _Planned = tuple[Plan | None, str, float]
 
 
-def _plan(
-    world: _World, name: str, *, zero1: bool | None = None, placement: str = "spindle"
-) -> _Planned:
+def _plan(world: _World, name: str, *, zero1: bool | None = None) -> _Planned:
     """Give the plan, or why there is none, and the wall time that it took."""
     begun_s = time.perf_counter()
     plan, error = None, ""
@@ -104,7 +100,6 @@ def _plan(
             world.workload,
             world.cluster,
             name,
-            placement=placement,
             seed=world.seed,
             zero1=zero1,
             estimator=world.estimator,

@@ -54,7 +54,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
-    """All strategies of a case; `sequential` is Spindle with sequential placement.
+    """All strategies of a case; `sequential` is Spindle's schedule on consecutive devices.
 
     `state_bytes` are all parameters and optimizer states of the model once, as a checkpoint has
     them; `profile` says where the times come from.
