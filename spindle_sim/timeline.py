@@ -46,7 +46,8 @@ class Span:
     stream: int = 0
     bytes: float = 0.0
     peer: int | None = None  # of a send or receive
-    wait_s: float = 0.0  # part of the span spent waiting for the peer
+    wait_s: float = 0.0  # part of it spent waiting for the peer, or for parameters (ZeRO-3)
+    micro_batch: int = 0  # of a compute span or transfer, where a round has several
 
     @property
     def duration_s(self) -> float:

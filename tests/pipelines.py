@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hypothesis import strategies as st
+
 from spindle_sim.cluster import Cluster
 from spindle_sim.plan import Backward, DeviceMemory, MetaOp, Order, Plan, Round, Slice
 from spindle_sim.plan.schedule import operation_order, schedule
@@ -55,6 +57,28 @@ def pipelined_plan(
         cluster = make_cluster(ranks, width)
     rounds = (Round(round=0, micro_batches=micro_batches, order=order),)
     return with_rounds(stated(make_plan(workload, cluster, parts)), rounds, zero_stage=zero_stage)
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> Plan:
+    """Random valid plans of one round of micro-batches, pipelined or flushed."""
+    ranks, chunks = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    micro_batches = draw(st.integers(1, 4)) * (ranks if chunks > 1 else 1)
+    stages = ranks * chunks
+    times = st.lists(st.floats(1.0, 3.0), min_size=stages, max_size=stages)
+    dp = draw(st.integers(1, 2))
+    return pipelined_plan(
+        ranks=ranks,
+        chunks=chunks,
+        micro_batches=micro_batches,
+        dp=dp,
+        tp=draw(st.sampled_from((1, 2))),
+        order=draw(st.sampled_from(list(Order))),
+        forward_s=draw(times),
+        backward_s=draw(times),
+        recompute=draw(st.booleans()),
+        zero_stage=draw(st.integers(0, 3)),
+    )
 
 
 def with_rounds(plan: Plan, rounds: Sequence[Round], *, zero_stage: int = 0) -> Plan:

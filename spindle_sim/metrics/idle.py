@@ -53,6 +53,9 @@ class IdleReason:
     text: str
 
 
+_Operation = tuple[str, Phase, int]  # slice, forward or backward, micro-batch
+
+
 @dataclass(frozen=True, slots=True)
 class _Key:
     kind: IdleKind
@@ -123,7 +126,7 @@ def _without_wait(span: Span) -> Span:
 
 
 def _explain(
-    spans: list[Span], end_s: float, causes: dict[tuple[str, Phase], _Cause], syncs: Syncs
+    spans: list[Span], end_s: float, causes: dict[_Operation, _Cause], syncs: Syncs
 ) -> Iterable[_Wait]:
     """Give the reasons of one device's gaps with their seconds."""
     working = sorted(
@@ -142,9 +145,7 @@ def _explain(
         elif working[index].kind is Kind.OPTIMIZER:
             yield _Wait(_Key(IdleKind.OTHER, waiting="the optimizer"), end - begin)
         else:
-            for key, seconds in _split(
-                begin, end, causes[working[index].slice, working[index].phase]
-            ):
+            for key, seconds in _split(begin, end, causes[_operation(working[index])]):
                 yield _Wait(key, seconds)
 
 
@@ -180,17 +181,17 @@ def _split(begin: float, end: float, cause: _Cause) -> Iterable[tuple[_Key, floa
         yield _Key(IdleKind.TRANSFER, cause.producer, cause.metaop), end - ready_s
 
 
-def _causes(plan: Plan, by_device: dict[int, list[Span]]) -> dict[tuple[str, Phase], _Cause]:
+def _causes(plan: Plan, by_device: dict[int, list[Span]]) -> dict[_Operation, _Cause]:
     """Give the cause of the start of every forward and backward in the timeline."""
-    first: dict[tuple[str, Phase], Span] = {}
-    ends: dict[tuple[str, Phase], float] = {}
-    before: dict[tuple[str, Phase], Span] = {}  # the last span to end on a device of the group
+    first: dict[_Operation, Span] = {}
+    ends: dict[_Operation, float] = {}
+    before: dict[_Operation, Span] = {}  # the last span to end on a device of the group
     for spans in by_device.values():
         previous: Span | None = None
         for span in sorted(spans, key=lambda span: span.start_s):
             if span.kind is not Kind.COMPUTE:
                 continue
-            key = span.slice, span.phase
+            key = _operation(span)
             first.setdefault(key, span)
             ends[key] = max(ends.get(key, 0.0), span.end_s)
             if previous and (key not in before or previous.end_s > before[key].end_s):
@@ -198,13 +199,13 @@ def _causes(plan: Plan, by_device: dict[int, list[Span]]) -> dict[tuple[str, Pha
             previous = span
     inputs = _inputs(plan)
     metaop_of = {item.id: item.metaop for item in plan.slices}
-    causes: dict[tuple[str, Phase], _Cause] = {}
+    causes: dict[_Operation, _Cause] = {}
     for key, span in first.items():
         last = before.get(key)
         held_up = last is not None and last.end_s >= span.start_s - _ROUNDING_S
+        given = [(name, *key[1:]) for name in inputs.get(key[:2], ())]
         produced_s, producer = max(
-            ((ends[name, key[1]], name) for name in inputs.get(key, ()) if (name, key[1]) in ends),
-            default=(0.0, ""),
+            ((ends[source], source[0]) for source in given if source in ends), default=(0.0, "")
         )
         causes[key] = _Cause(
             metaop=span.metaop,
@@ -213,6 +214,10 @@ def _causes(plan: Plan, by_device: dict[int, list[Span]]) -> dict[tuple[str, Pha
             produced_s=produced_s,
         )
     return causes
+
+
+def _operation(span: Span) -> _Operation:
+    return span.slice, span.phase, span.micro_batch
 
 
 def _inputs(plan: Plan) -> dict[tuple[str, Phase], list[str]]:

@@ -193,7 +193,8 @@ def _metaop_summaries(plan: Plan, timeline: Timeline) -> tuple[MetaOpSummary, ..
     seconds: dict[str, float] = {}
     for span in timeline.spans:
         if span.kind is Kind.COMPUTE:
-            seconds[span.metaop] = seconds.get(span.metaop, 0.0) + span.duration_s
+            worked_s = span.duration_s - span.wait_s
+            seconds[span.metaop] = seconds.get(span.metaop, 0.0) + worked_s
     peak_flops = plan.cluster.gpu.peak_flops
     return tuple(
         MetaOpSummary(
@@ -217,7 +218,8 @@ def _span_rates(plan: Plan, timeline: Timeline) -> NDArray[np.float64]:
             continue
         metaop, item = metaops[span.metaop], slices[span.slice]
         factor = 1.0 if span.phase is Phase.FORWARD else _BACKWARD_FLOPS[metaop.backward]
-        flops = factor * metaop.flops * item.num_ops / len(item.devices)
+        share = len(item.devices) * plan.micro_batches(item.round)
+        flops = factor * metaop.flops * item.num_ops / share
         rows.append((span.start_s, span.end_s, flops / span.duration_s))
     return np.array(rows, dtype=np.float64).reshape(-1, 3)
 

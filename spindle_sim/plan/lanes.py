@@ -5,21 +5,20 @@ Data-parallel and tensor-parallel ranks of a pipeline stage run the same slices 
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["lanes"]
+__all__ = ["lanes", "leaders"]
 
 
-def lanes(groups: Sequence[Iterable[int]]) -> list[tuple[int, ...]]:
-    """Give the representatives of each group of devices, in its order.
-
-    Devices that are in the same groups are represented by the one that appears first.
-    """
-    members = [tuple(group) for group in groups]
+def leaders(groups: Iterable[Iterable[int]]) -> dict[int, int]:
+    """Give for each device the one that stands for it: the first of those in the same groups."""
     found: dict[int, list[int]] = {}
-    for number, group in enumerate(members):
+    for number, group in enumerate(groups):
         for device in group:
             found.setdefault(device, []).append(number)
     first: dict[tuple[int, ...], int] = {}
-    representative = {
-        device: first.setdefault(tuple(numbers), device) for device, numbers in found.items()
-    }
-    return [tuple(dict.fromkeys(representative[d] for d in group)) for group in members]
+    return {device: first.setdefault(tuple(numbers), device) for device, numbers in found.items()}
+
+
+def lanes(groups: Sequence[Iterable[int]]) -> list[tuple[int, ...]]:
+    """Give those who stand for each group's devices, in its order."""
+    leader = leaders(groups)
+    return [tuple(dict.fromkeys(leader[device] for device in group)) for group in groups]

@@ -39,7 +39,7 @@ class Operation(NamedTuple):
 class ScheduledSlice:
     """When one slice runs: its first micro-batch's forward, and the last backward that it runs.
 
-    Without a backward, both of its backward times are its (last) forward's end.
+    Without a backward, both of its backward times are its last forward's end.
     """
 
     slice: str
@@ -47,6 +47,7 @@ class ScheduledSlice:
     forward_end_s: float
     backward_start_s: float
     backward_end_s: float
+    last_forward_end_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +164,7 @@ def schedule(plan: Plan) -> Schedule:
                 forward_end_s=ahead[1],
                 backward_start_s=back[0] if back else last_s,
                 backward_end_s=back[1] if back else last_s,
+                last_forward_end_s=last_s,
             )
             for item, ahead, back, last_s in zip(plan.slices, forward, backward, last, strict=True)
         ),

@@ -45,4 +45,7 @@ def _adapter() -> TypeAdapter[tuple[Timeline, ...]]:
 
 
 def _plain(entry: Any) -> dict[str, object]:
-    return {item.name: getattr(entry, item.name) for item in fields(entry)}
+    document = {item.name: getattr(entry, item.name) for item in fields(entry)}
+    if not document.get("micro_batch"):
+        document.pop("micro_batch", None)  # only rounds of several have numbers to tell
+    return document

@@ -25,6 +25,7 @@ class Note(NamedTuple):
     task: str = ""
     size_bytes: float = 0.0
     peer: int | None = None
+    micro_batch: int = 0
 
 
 @dataclass(slots=True)
@@ -35,7 +36,15 @@ class Record:
     communication: list[Note] = field(default_factory=list)
 
     def operation(
-        self, item: Slice, metaop: MetaOp, phase: Phase, start_s: float, *, end_s: float
+        self,
+        item: Slice,
+        metaop: MetaOp,
+        phase: Phase,
+        start_s: float,
+        *,
+        end_s: float,
+        micro_batch: int = 0,
+        wait_s: float = 0.0,
     ) -> None:
         """Note that every device of a slice computed."""
         for device in item.devices:
@@ -49,6 +58,8 @@ class Record:
                     metaop=metaop.id,
                     task=metaop.task,
                     slice=item.id,
+                    micro_batch=micro_batch,
+                    wait_s=wait_s,
                 )
             )
 
@@ -59,7 +70,7 @@ class Record:
         )
 
     def sync(self, devices: Iterable[int], start_s: float, end_s: float, size_bytes: float) -> None:
-        """Note that devices all-reduced `size_bytes` each."""
+        """Note that devices synchronized vectors of `size_bytes`."""
         self.communication += [
             Note(device, start_s, end_s, Kind.SYNC, Phase.SYNC, size_bytes=size_bytes)
             for device in devices
@@ -112,4 +123,5 @@ def _span(note: Note, stream: int) -> Span:
         stream=stream,
         bytes=note.size_bytes,
         peer=note.peer,
+        micro_batch=note.micro_batch,
     )

@@ -11,18 +11,26 @@ from simpy.events import Event
 from spindle_sim.errors import UsageError
 from spindle_sim.estimate import Estimator
 from spindle_sim.plan import Plan
-from spindle_sim.plan.schedule import Operation, operation_order, schedule
-from spindle_sim.simulator.collectives import all_reduce_demand
+from spindle_sim.plan.schedule import Operation, handovers, schedule
 from spindle_sim.simulator.contention import DEFAULT_SLOWDOWN, Contention
+from spindle_sim.simulator.crews import crews
 from spindle_sim.simulator.holdings import holdings
 from spindle_sim.simulator.links import cluster_links
 from spindle_sim.simulator.memory import MemoryTrack
 from spindle_sim.simulator.network import Network
 from spindle_sim.simulator.record import Record
-from spindle_sim.simulator.steps import World, run_flow, run_operation, run_optimizer, run_sync
+from spindle_sim.simulator.sharded_steps import start_sharded
+from spindle_sim.simulator.steps import (
+    World,
+    run_collective,
+    run_flow,
+    run_operation,
+    run_optimizer,
+)
 from spindle_sim.simulator.sync import DEFAULT_BUCKET_BYTES, SyncStep, sync_steps
+from spindle_sim.simulator.traffic import Boundaries, prepare
 from spindle_sim.simulator.transfers import Transfers
-from spindle_sim.timeline import Phase, Timeline
+from spindle_sim.timeline import Timeline
 
 __all__ = ["SimulatorBackend", "simulate"]
 
@@ -67,7 +75,7 @@ def simulate(
 
     `overlap_sync` lets parameter groups synchronize in buckets of about `bucket_bytes`, each as
     soon as its gradients are complete; computing beside it takes `overlap_slowdown` times as long.
-    `plan.overlap_sync` has the same effect.
+    `plan.overlap_sync` has the same effect, and ZeRO stages 2 and 3 overlap by nature.
     `estimator`, where given, says how long links and optimizer steps take, such as one with a
     profile that measured them; the plan says how long slices take.
     `jitter` multiplies every compute duration by lognormal noise of mean 1 and that standard
@@ -79,16 +87,26 @@ def simulate(
         PlanError: order and flows of the plan form a cycle.
     """
     _check(jitter, bucket_bytes, overlap_slowdown)
-    overlap_sync = overlap_sync or plan.overlap_sync
-    steps = sync_steps(plan, schedule(plan), overlap=overlap_sync, bucket_bytes=bucket_bytes)
-    slowdown = overlap_slowdown if overlap_sync else 1.0
-    estimator = estimator or Estimator(plan.cluster)
-    world = _world(plan, estimator, network=network, slowdown=slowdown)
-    order = operation_order(plan)
+    overlap = overlap_sync or plan.overlap_sync
+    free = schedule(plan)
+    order = free.operations
+    # From stage 2 on gradients are scattered beside the backward: none are left to be all-reduced.
+    sharded = plan.shard_gradients
+    steps = () if sharded else sync_steps(plan, free, overlap=overlap, bucket_bytes=bucket_bytes)
+    world = _world(
+        plan,
+        order,
+        steps,
+        estimator or Estimator(plan.cluster),
+        network=network,
+        slowdown=overlap_slowdown if overlap or sharded else 1.0,
+        bucket_bytes=bucket_bytes,
+    )
     noise = _noise(len(order) + plan.cluster.num_devices, jitter, seed)
     last = _start_operations(world, order, noise[: len(order)])
-    synced = _start_syncs(world, steps, estimator)
-    _start_optimizers(world, estimator, last, synced, noise=noise[len(order) :])
+    synced = start_sharded(world, order) if sharded and network else _start_syncs(world, steps)
+    stepped = _start_optimizers(world, last, synced, noise=noise[len(order) :])
+    _start_gathers(world, stepped)
     world.env.run()
     assert all(event.processed for event in world.done.values()), "an operation never ran"
     return Timeline(
@@ -96,7 +114,9 @@ def simulate(
         num_devices=plan.cluster.num_devices,
         spans=world.record.spans(),
         memory=tuple(
-            sample for device in sorted(world.memory) for sample in world.memory[device].samples
+            sample
+            for device in world.holdings
+            for sample in world.memory[world.crews.of((device,))[0]].samples(device)
         ),
     )
 
@@ -110,27 +130,46 @@ def _check(jitter: float, bucket_bytes: float, overlap_slowdown: float) -> None:
         raise UsageError(f"overlap_slowdown is {overlap_slowdown}; give 1 (none) or more")
 
 
-def _world(plan: Plan, estimator: Estimator, *, network: bool, slowdown: float) -> World:
+def _world(
+    plan: Plan,
+    order: Sequence[Operation],
+    steps: Sequence[SyncStep],
+    estimator: Estimator,
+    *,
+    network: bool,
+    slowdown: float,
+    bucket_bytes: float,
+) -> World:
     env = simpy.Environment()
     links = cluster_links(plan.cluster)
     record = Record()
     fluid = Network(env, links.capacities)
-    held = holdings(plan)
-    return World(
+    held = holdings(plan)  # by device, ascending
+    joined = crews(plan)
+    world = World(
         env=env,
         plan=plan,
         metaops=plan.metaop_by_id(),
         slices=plan.slice_by_id(),
         network=fluid if network else None,
+        traffic=prepare(plan, links, estimator, steps, bucket_bytes=bucket_bytes),
         transfers=Transfers(env, links, fluid, record, estimator),
         record=record,
+        crews=joined,
         memory={
-            device: MemoryTrack(device, holding.state_bytes) for device, holding in held.items()
+            device: MemoryTrack(holding.state_bytes)
+            for device, holding in held.items()
+            if joined.of((device,)) == (device,)
         },
-        done={operation: env.event() for operation in operation_order(plan)},
+        done={operation: env.event() for operation in order},
         holdings=held,
         contention=Contention(env, slowdown),
     )
+    for operation in order:
+        for device in joined.slices[operation.slice_index]:
+            world.first.setdefault(device, operation)
+            world.last[device] = operation
+    return world
 
 
 def _noise(count: int, jitter: float, seed: int) -> list[float]:
@@ -149,11 +188,15 @@ def _start_operations(
     waits: dict[Operation, dict[Event, None]] = {operation: {} for operation in order}
     last: dict[int, Event] = {}
     for operation in order:
-        for device in world.plan.slices[operation.slice_index].devices:
+        for device in world.crews.slices[operation.slice_index]:
             if device in last:
                 waits[operation][last[device]] = None
             last[device] = world.done[operation]
-    _start_flows(world, waits)
+    boundaries = Boundaries(plan=world.plan, slices=world.slices, metaops=world.metaops)
+    for flow, given, taken in handovers(world.plan, world.done):
+        arrived = world.env.event()
+        waits[taken][arrived] = None
+        world.env.process(run_flow(world, flow, given, boundaries, arrived))
     for operation, factor in zip(order, noise, strict=True):
         item = world.plan.slices[operation.slice_index]
         duration_s = (item.backward_s if operation.backward else item.forward_s) * factor
@@ -161,55 +204,56 @@ def _start_operations(
     return last
 
 
-def _start_flows(world: World, waits: dict[Operation, dict[Event, None]]) -> None:
-    index_of = {item.id: index for index, item in enumerate(world.plan.slices)}
-    for flow in world.plan.flows:
-        source, target = index_of[flow.source_slice], index_of[flow.target_slice]
-        ways = [(source, target, Phase.FORWARD)]
-        if flow.gradient:
-            ways.append((target, source, Phase.BACKWARD))
-        for giver, taker, phase in ways:
-            given = Operation(slice_index=giver, backward=phase is Phase.BACKWARD)
-            taken = Operation(slice_index=taker, backward=phase is Phase.BACKWARD)
-            if given in world.done and taken in world.done:
-                arrived = world.env.event()
-                waits[taken][arrived] = None
-                world.env.process(run_flow(world, flow, phase, world.done[given], arrived))
-
-
-def _start_syncs(world: World, steps: Sequence[SyncStep], estimator: Estimator) -> dict[int, Event]:
+def _start_syncs(world: World, steps: Sequence[SyncStep]) -> dict[int, Event]:
     """Start a process for each step; give the last one's end per device."""
-    links = world.transfers.links
     last: dict[int, Event] = {}
-    for step in steps:
+    for step, demand in zip(steps, world.traffic.reduces, strict=True):
         waits = {world.reached(mark): None for mark in step.after}
-        waits |= {last[device]: None for device in step.devices if device in last}
+        own = world.crews.of(step.devices)
+        waits |= {last[device]: None for device in own if device in last}
         finished = world.env.event()
-        demand = all_reduce_demand(estimator, links, step.size_bytes, step.devices)
         world.env.process(
-            run_sync(
+            run_collective(
                 world,
                 step.devices,
-                demand,
+                (demand,),
                 tuple(waits),
                 size_bytes=step.size_bytes,
                 finished=finished,
             )
         )
-        last |= dict.fromkeys(step.devices, finished)
+        last |= dict.fromkeys(own, finished)
     return last
 
 
 def _start_optimizers(
-    world: World,
-    estimator: Estimator,
-    last: dict[int, Event],
-    synced: dict[int, Event],
-    *,
-    noise: Sequence[float],
-) -> None:
+    world: World, last: dict[int, Event], synced: dict[int, Event], *, noise: Sequence[float]
+) -> dict[int, Event]:
+    """Start a process for each device with something to step; give their ends."""
+    stepped: dict[int, Event] = {}
     for device, holding in world.holdings.items():
         if holding.stepped:
-            waits = [last[device], *([synced[device]] if device in synced else [])]
-            duration_s = estimator.optimizer_step_s(holding.stepped) * noise[device]
-            world.env.process(run_optimizer(world, device, waits, duration_s))
+            (leader,) = world.crews.of((device,))
+            waits = [last[leader], *([synced[leader]] if leader in synced else [])]
+            duration_s = world.transfers.estimator.optimizer_step_s(holding.stepped) * noise[device]
+            stepped[device] = world.env.process(run_optimizer(world, device, waits, duration_s))
+    return stepped
+
+
+def _start_gathers(world: World, stepped: dict[int, Event]) -> None:
+    """Start what parameter groups gather once their devices have stepped, in one order for all."""
+    last = dict(stepped)
+    for vector in world.traffic.after_step:
+        waits = dict.fromkeys(last[device] for device in vector.devices if device in last)
+        finished = world.env.event()
+        world.env.process(
+            run_collective(
+                world,
+                vector.devices,
+                vector.demands,
+                tuple(waits),
+                size_bytes=vector.size_bytes,
+                finished=finished,
+            )
+        )
+        last |= dict.fromkeys(vector.devices, finished)

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from spindle_sim.plan import Backward, ParameterGroup, Plan
-from spindle_sim.plan.schedule import Operation, Schedule, operation_order
+from spindle_sim.plan.schedule import Operation, Schedule
 
 __all__ = ["DEFAULT_BUCKET_BYTES", "Milestone", "SyncStep", "sync_steps"]
 
@@ -55,7 +55,8 @@ def sync_steps(
 ) -> tuple[SyncStep, ...]:
     """Give all all-reduces of groups of two devices and more, in the order of every device.
 
-    By when their gradients are ready if transfers are free (`free`); ties by devices and shard.
+    By when their gradients are ready if transfers are free (`free`), those of all micro-batches;
+    ties by devices and shard.
     Without `overlap` a group is one step, after all of its devices' operations.
     Otherwise it is cut into buckets, in the order in which its gradients become complete.
     """
@@ -77,7 +78,7 @@ def _whole(
 ) -> list[tuple[float, SyncStep, int]]:
     """Give each group as one step, with when it is ready and its shard."""
     last: dict[int, Operation] = {}
-    for operation in operation_order(plan):
+    for operation in free.operations:
         for device in plan.slices[operation.slice_index].devices:
             last[device] = operation
     steps: list[tuple[float, SyncStep, int]] = []
@@ -95,11 +96,12 @@ def _whole(
 def _gradients(plan: Plan, free: Schedule) -> dict[tuple[str, int], _Gradient]:
     """Give the gradient of each operator: every slice that runs its backward adds to it."""
     metaops = plan.metaop_by_id()
+    last = {op.slice_index: op for op in free.operations if op.backward}  # of its micro-batches
     found: dict[tuple[str, int], list[Milestone]] = {}
     for index, item in enumerate(plan.slices):
         metaop = metaops[item.metaop]
         if metaop.backward in (Backward.FULL, Backward.WEIGHT_ONLY):
-            backward = Operation(slice_index=index, backward=True)
+            backward = last[index]
             for done in range(1, item.num_ops + 1):
                 key = metaop.parameter_set, item.first_op + item.num_ops - done
                 found.setdefault(key, []).append(Milestone(backward, done))
@@ -178,11 +180,14 @@ def _size_bytes(members: Iterable[_Member]) -> float:
 
 
 def _reached_s(plan: Plan, free: Schedule, mark: Milestone) -> float:
-    """Give when a milestone is reached in the schedule: operators take equal parts of a slice."""
+    """Give when a milestone is reached in the schedule: operators take equal parts of a slice.
+
+    It is one of the last operation of a slice: of its last micro-batch.
+    """
     operation, num_ops = mark
     times, item = free.slices[operation.slice_index], plan.slices[operation.slice_index]
     if not operation.backward:
-        return times.forward_end_s
+        return times.last_forward_end_s
     if num_ops == item.num_ops:
         return times.backward_end_s
     duration_s = times.backward_end_s - times.backward_start_s

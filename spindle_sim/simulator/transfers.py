@@ -4,6 +4,7 @@ All that one device sends another at one boundary is one message. Messages over 
 of the same size progress alike, so they are one demand on the network with a load of their number.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,20 +17,70 @@ from spindle_sim.simulator.links import Links, Path, measured_demand
 from spindle_sim.simulator.network import Demand, Network
 from spindle_sim.simulator.record import Note, Record
 from spindle_sim.simulator.resharding import Layout, Piece, concatenated, reshard
+from spindle_sim.simulator.symmetry import coalesced
 from spindle_sim.timeline import Kind, Phase
 
-__all__ = ["Boundary", "Transfers"]
+__all__ = ["Boundary", "Crossing", "Transfers", "crossing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """One flow in one direction; `size_bytes` is of the whole batch."""
+    """One flow in one direction; `size_bytes` is of the whole batch, or micro-batch."""
 
     source: Slice
     target: Slice
     size_bytes: float
     phase: Phase
     task: str
+
+
+class _Role(NamedTuple):
+    """All messages of one device in one direction: their bytes, the peer if it is one."""
+
+    kind: Kind
+    device: int
+    size_bytes: float
+    peer: int | None
+    demands: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """A boundary made ready: what goes on the network, and what is written of it."""
+
+    boundary: Boundary
+    demands: tuple[Demand, ...]
+    roles: tuple[_Role, ...]
+
+
+def crossing(
+    boundary: Boundary, links: Links, estimator: Estimator, *, together: bool = False
+) -> Crossing:
+    """Make a boundary ready; `together` lets messages of equal size progress as one."""
+    source, target = boundary.source, boundary.target
+    pieces = reshard(
+        Layout(devices=source.devices, tp=source.tp),
+        Layout(devices=target.devices, tp=target.tp),
+        boundary.size_bytes / _token_shards(source, target),
+    )
+    groups: dict[tuple[tuple[int, ...], float, float], list[Piece]] = {}
+    for piece in pieces:
+        if not piece.is_local:
+            path = links.path(piece.source, piece.target)
+            groups.setdefault((path.links, path.latency_s, piece.bytes), []).append(piece)
+    demands = [
+        _messages(links, estimator, Path(used, latency_s), size_bytes, members=members)
+        for (used, latency_s, size_bytes), members in groups.items()
+    ]
+    copies = concatenated(pieces)
+    demands += [_copy(links, piece) for piece in copies]
+    batches = [*groups.values(), *([piece] for piece in copies)]
+    place: Sequence[int] = range(len(demands))
+    joined = tuple(demands)
+    if together:
+        joined, place = coalesced(demands)
+    roles = _roles([(place[number], batch) for number, batch in enumerate(batches)])
+    return Crossing(boundary=boundary, demands=joined, roles=roles)
 
 
 @dataclass(slots=True)
@@ -42,72 +93,22 @@ class Transfers:
     record: Record
     estimator: Estimator
 
-    def start(self, boundary: Boundary) -> Event:
+    def start(self, ready: Crossing, micro_batch: int = 0) -> Event:
         """Start everything now; the event succeeds when all has arrived."""
-        pieces = reshard(
-            Layout(devices=boundary.source.devices, tp=boundary.source.tp),
-            Layout(devices=boundary.target.devices, tp=boundary.target.tp),
-            boundary.size_bytes,
-        )
-        groups: dict[tuple[tuple[int, ...], float, float], list[Piece]] = {}
-        for piece in pieces:
-            if not piece.is_local:
-                path = self.links.path(piece.source, piece.target)
-                groups.setdefault((path.links, path.latency_s, piece.bytes), []).append(piece)
-        demands = [
-            self._messages(Path(links, latency_s), size_bytes, members)
-            for (links, latency_s, size_bytes), members in groups.items()
-        ]
-        copies = concatenated(pieces)
-        demands += [self._copy(piece) for piece in copies]
-        batches = [*groups.values(), *([piece] for piece in copies)]
-        return self.env.process(self._run(boundary, demands, batches))
+        return self.env.process(self._run(ready, micro_batch))
 
-    def _run(
-        self, boundary: Boundary, demands: list[Demand], batches: list[list[Piece]]
-    ) -> "simpy.events.ProcessGenerator":
+    def _run(self, ready: Crossing, micro_batch: int) -> "simpy.events.ProcessGenerator":
         started_s = self.env.now
-        ends_s = yield self.network.transmit(demands)
-        self._note(boundary, started_s, list(zip(ends_s, batches, strict=True)))
-
-    def _messages(self, path: Path, size_bytes: float, members: list[Piece]) -> Demand:
-        """Give messages over one path as one demand: as measured, or by the links' bandwidth."""
-        ends = members[0].source, members[0].target
-        measured = self.estimator.measured_link("transfer", size_bytes, ends)
-        if measured is not None:
-            return measured_demand(self.links, measured, size_bytes, path.links, len(members))
-        return Demand(
-            size_bytes=size_bytes,
-            latency_s=path.latency_s,
-            loads=tuple((link, float(len(members))) for link in path.links),
-        )
-
-    def _copy(self, piece: Piece) -> Demand:
-        """Read and write once each, at the memory's bandwidth."""
-        bandwidth = self.links.cluster.gpu.memory_bandwidth_bytes_per_s
-        return Demand(
-            size_bytes=piece.bytes, latency_s=0.0, loads=(), limit_bytes_per_s=bandwidth / 2
-        )
-
-    def _note(
-        self, boundary: Boundary, started_s: float, ended: list[tuple[float, list[Piece]]]
-    ) -> None:
-        """Write one span for each device and direction: all of its messages of the boundary."""
-        roles: dict[Kind, dict[int, _Sum]] = {Kind.SEND: {}, Kind.RECEIVE: {}, Kind.COPY: {}}
-        for end_s, pieces in ended:
-            for source, target, size_bytes in pieces:
-                if source == target:
-                    _add(roles[Kind.COPY], source, _Sum(end_s, size_bytes, None))
-                else:
-                    _add(roles[Kind.SEND], source, _Sum(end_s, size_bytes, target))
-                    _add(roles[Kind.RECEIVE], target, _Sum(end_s, size_bytes, source))
-        for kind, sums in roles.items():
+        ends_s = yield self.network.transmit(ready.demands)
+        boundary = ready.boundary
+        for kind, device, size_bytes, peer, demands in ready.roles:
             owner = boundary.source if kind is Kind.SEND else boundary.target
-            self.record.communication += [
+            several = len(demands) > 1
+            self.record.communication.append(
                 Note(
                     device,
                     started_s,
-                    last_s,
+                    max([ends_s[n] for n in demands]) if several else ends_s[demands[0]],
                     kind,
                     boundary.phase,
                     owner.id,
@@ -115,23 +116,59 @@ class Transfers:
                     boundary.task,
                     size_bytes,
                     peer,
+                    micro_batch,
                 )
-                for device, (last_s, size_bytes, peer) in sums.items()
-            ]
+            )
 
 
-class _Sum(NamedTuple):
-    """The messages of one device in one direction: last end, bytes, the peer if it is one."""
-
-    end_s: float
-    size_bytes: float
-    peer: int | None
+def _token_shards(source: Slice, target: Slice) -> int:
+    """Give in how many parts the tokens lie on the tensor-parallel ranks of both sides."""
+    alike = source.tp == target.tp and source.sequence_parallel and target.sequence_parallel
+    return source.tp if alike else 1
 
 
-def _add(sums: dict[int, _Sum], device: int, more: _Sum) -> None:
-    known = sums.get(device)
-    if known is not None:
-        end_s, size_bytes, peer = known
-        same = peer if peer == more.peer else None
-        more = _Sum(max(end_s, more.end_s), size_bytes + more.size_bytes, same)
-    sums[device] = more
+def _messages(
+    links: Links, estimator: Estimator, path: Path, size_bytes: float, *, members: Sequence[Piece]
+) -> Demand:
+    """Give messages over one path as one demand: as measured, or by the links' bandwidth."""
+    ends = members[0].source, members[0].target
+    measured = estimator.measured_link("transfer", size_bytes, ends)
+    if measured is not None:
+        return measured_demand(links, measured, size_bytes, path.links, len(members))
+    return Demand(
+        size_bytes=size_bytes,
+        latency_s=path.latency_s,
+        loads=tuple((link, float(len(members))) for link in path.links),
+    )
+
+
+def _copy(links: Links, piece: Piece) -> Demand:
+    """Read and write once each, at the memory's bandwidth."""
+    bandwidth = links.cluster.gpu.memory_bandwidth_bytes_per_s
+    return Demand(size_bytes=piece.bytes, latency_s=0.0, loads=(), limit_bytes_per_s=bandwidth / 2)
+
+
+def _roles(batches: Sequence[tuple[int, Sequence[Piece]]]) -> tuple[_Role, ...]:
+    """Give one span for each device and direction: all of its messages of the boundary."""
+    found: dict[Kind, dict[int, _Role]] = {Kind.SEND: {}, Kind.RECEIVE: {}, Kind.COPY: {}}
+    for number, pieces in batches:
+        for source, target, size_bytes in pieces:
+            ends: tuple[tuple[Kind, int, int | None], ...] = (
+                (Kind.SEND, source, target),
+                (Kind.RECEIVE, target, source),
+            )
+            if source == target:
+                ends = ((Kind.COPY, source, None),)
+            for kind, device, peer in ends:
+                more = _Role(kind, device, size_bytes, peer, (number,))
+                known = found[kind].get(device)
+                found[kind][device] = more if known is None else _sum(known, more)
+    return tuple(role for roles in found.values() for role in roles.values())
+
+
+def _sum(one: _Role, more: _Role) -> _Role:
+    return one._replace(
+        size_bytes=one.size_bytes + more.size_bytes,
+        peer=one.peer if one.peer == more.peer else None,
+        demands=tuple(dict.fromkeys((*one.demands, *more.demands))),
+    )

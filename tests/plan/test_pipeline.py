@@ -11,7 +11,7 @@ from spindle_sim.errors import PlanError
 from spindle_sim.plan import Order, Plan, Round, dump_plan, parse_plan, validate_plan
 from spindle_sim.plan.pipeline import Pipeline, pipeline_order, rank_order
 from spindle_sim.plan.schedule import handovers, operation_order, schedule
-from tests.pipelines import pipelined_plan, stated_memory, with_rounds
+from tests.pipelines import pipelined_plan, pipelines, stated_memory, with_rounds
 from tests.plan.mutations import Mutation, change
 from tests.stated_plans import two_round_plan, two_task_plan
 
@@ -171,10 +171,9 @@ def test_the_next_round_begins_when_all_micro_batches_are_done() -> None:
     assert any("device 0: slice s1 starts at 11.0 s" in message for message in found)
 
 
-@given(st.data())
+@given(pipelines())
 @settings(max_examples=30, deadline=None)
-def test_the_order_is_topological_and_no_device_is_in_two_operations(data: st.DataObject) -> None:
-    plan = data.draw(pipelines())
+def test_the_order_is_topological_and_no_device_is_in_two_operations(plan: Plan) -> None:
     order = operation_order(plan)
     place = {op: at for at, op in enumerate(order)}
     assert all(place[given] < place[taken] for _, given, taken in handovers(plan, place))
@@ -187,27 +186,6 @@ def test_the_order_is_topological_and_no_device_is_in_two_operations(data: st.Da
     for own in spans.values():
         assert all(one[1] <= other[0] for one, other in pairwise(own))
     assert messages(plan) == []
-
-
-@st.composite
-def pipelines(draw: st.DrawFn) -> Plan:
-    ranks, chunks = draw(st.integers(1, 4)), draw(st.integers(1, 3))
-    micro_batches = draw(st.integers(1, 4)) * (ranks if chunks > 1 else 1)
-    stages = ranks * chunks
-    times = st.lists(st.floats(1.0, 3.0), min_size=stages, max_size=stages)
-    dp = draw(st.integers(1, 2))
-    return pipelined_plan(
-        ranks=ranks,
-        chunks=chunks,
-        micro_batches=micro_batches,
-        dp=dp,
-        tp=draw(st.sampled_from((1, 2))),
-        order=draw(st.sampled_from(list(Order))),
-        forward_s=draw(times),
-        backward_s=draw(times),
-        recompute=draw(st.booleans()),
-        zero_stage=draw(st.integers(0, 3)),
-    )
 
 
 def rounds_of(*rounds: Round) -> Mutation:

@@ -42,11 +42,13 @@ class ExpectedMetaOp:
 
     @property
     def saved_attention_bytes(self) -> float:
-        """What an attention core alone keeps of one sample: the sums of flash attention's softmax.
+        """What an attention core alone keeps of one sample: the scores, or flash's softmax sums.
 
         Its inputs and outputs are kept all the same, by the products around it.
         """
         cost = self.operator.cost
+        if cost.saved_attention_bytes:
+            return self.operator.items * cost.saved_attention_bytes
         sums = sum(item.queries * item.heads * item.count for item in cost.attentions)
         return self.operator.items * min(BYTES_PER_SUM * sums, cost.saved_bytes)
 

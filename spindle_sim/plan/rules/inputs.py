@@ -14,6 +14,7 @@ from spindle_sim.plan.rules.violation import Violation
 __all__ = ["MAX_NUMBER", "check_inputs", "check_sizes"]
 
 KNOWN_VERSIONS = ("1.0", FORMAT_VERSION)
+_NEWER_FIELDS = ("rounds", "shard_gradients", "shard_parameters", "overlap_sync")
 MAX_NUMBER = 10**30  # of anything here: what is larger is no quantity, and may not fit a float
 
 
