@@ -24,6 +24,7 @@ __all__ = [
     "ProfilingOptions",
     "Validation",
     "Validator",
+    "find_backend",
     "find_executor",
     "find_profiler",
     "find_validator",
@@ -197,16 +198,26 @@ def find_profiler(name: str) -> Profiler:
     return profiler
 
 
+def find_backend(name: str) -> Backend:
+    """Give the backend that is registered under a name.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    found = entry_points(group=_GROUP)
+    if name not in found.names:
+        raise UsageError(f"no backend {name!r} is installed; {suggestion(name, found.names)}")
+    backend: Backend = found[name].load()()
+    return backend
+
+
 def find_executor(name: str) -> Executor:
     """Give the backend that is registered under a name.
 
     Raises:
         UsageError: there is none of that name, or it doesn't execute plans.
     """
-    found = entry_points(group=_GROUP)
-    if name not in found.names:
-        raise UsageError(f"no backend {name!r} is installed; {suggestion(name, found.names)}")
-    backend: object = found[name].load()()
+    backend: object = find_backend(name)
     if not isinstance(backend, Executor):
         raise UsageError(f"backend {name!r} simulates: it has no processes to run a plan on")
     return backend

@@ -22,6 +22,7 @@ __all__ = [
     "SimulationOptions",
     "compare_strategies",
     "simulate_plan",
+    "summed_up",
 ]
 
 NUM_REASONS = 3
@@ -126,13 +127,19 @@ def _planned(
 
 def simulate_plan(plan: "Plan", options: SimulationOptions) -> Result:
     """Simulate one iteration of a plan and sum it up."""
-    from spindle_sim.metrics import idle_reasons, summarize
-    from spindle_sim.plan import schedule
     from spindle_sim.simulator import simulate
 
     timeline = simulate(
         plan, overlap_sync=options.overlap_sync, jitter=options.jitter, seed=options.seed
     )
+    return summed_up(plan, timeline)
+
+
+def summed_up(plan: "Plan", timeline: "Timeline") -> Result:
+    """Sum up an iteration of a plan."""
+    from spindle_sim.metrics import idle_reasons, summarize
+    from spindle_sim.plan import schedule
+
     return Result(
         plan=plan,
         timeline=timeline,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spindle_sim.cli.comparison import Result, SimulationOptions, simulate_plan
+from spindle_sim.cli.comparison import Result, SimulationOptions, simulate_plan, summed_up
 from spindle_sim.cli.console import new_table, print_json, progress, stdout_console
 from spindle_sim.cli.fitting import print_table
 from spindle_sim.cli.inputs import read_profile
@@ -45,6 +45,13 @@ def simulate(
     seed: Seed = 0,
     jitter: Jitter = 0.0,
     overlap_sync: OverlapSync = False,
+    backend: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="`programs` runs what each rank is told to do, as `spindle run` compiles it.",
+        ),
+    ] = "simulator",
 ) -> None:
     """Simulate one iteration of a plan."""
     check_outputs([plan, profile], report=report, trace=trace)
@@ -56,7 +63,7 @@ def simulate(
         if measured is not None:
             _check_profile(loaded, measured)
         advance("simulating")
-        result = simulate_plan(loaded, options)
+        result = _simulated(loaded, options, backend)
         if report is not None:
             advance("writing the report")
             _write_report(report, result, measured)
@@ -70,6 +77,24 @@ def simulate(
     for name, path in (("Report", report), ("Trace", trace)):
         if path is not None:
             print(f"{name}: {path}")
+
+
+def _simulated(plan: "Plan", options: SimulationOptions, backend: str) -> Result:
+    """Simulate, or run another backend that does.
+
+    Raises:
+        UsageError: the backend is none, or executes plans, or knows no such option.
+    """
+    if backend == "simulator":
+        return simulate_plan(plan, options)
+    from spindle_sim.backend import Executor, find_backend
+
+    found = find_backend(backend)
+    if isinstance(found, Executor):
+        raise UsageError(f"--backend {backend}: executes plans; use `spindle run`")
+    if options.jitter or options.overlap_sync:
+        raise UsageError(f"--backend {backend}: takes neither --jitter nor --overlap-sync")
+    return summed_up(plan, found.run(plan))
 
 
 def _check_profile(plan: "Plan", profile: "Profile") -> None:
