@@ -1,7 +1,7 @@
 """One rank's gradients: flat for sums, counted once for the norm, and the step they lead to."""
 
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -22,12 +22,18 @@ class Gradients:
     model: Model
     pool: tuple[PoolGroup, ...]
     optimizer: torch.optim.Optimizer | ShardedOptimizer | None
+    _buffers: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def flat(self, group: int) -> torch.Tensor:
         """Give a group's gradients as one flat tensor, in the order of names."""
         if isinstance(self.optimizer, ShardedOptimizer):
             return self.optimizer.ranges[group].flat_gradient()
-        return torch.cat([_gradient(item).flatten() for item in self._parameters(group)])
+        parts = [_gradient(item).flatten() for item in self._parameters(group)]
+        if group not in self._buffers:  # kept, since fresh memory takes longer than the copy
+            self._buffers[group] = torch.cat(parts)
+        else:
+            torch.cat(parts, out=self._buffers[group])
+        return self._buffers[group]
 
     def take(self, group: int, total: torch.Tensor) -> None:
         """Cut the sum up again."""

@@ -37,6 +37,7 @@ class GroupRange:
     own: torch.Tensor
     begin: int
     parts: tuple[RangePart, ...]
+    gradient: torch.Tensor  # of all numbers, once it was asked for
 
     @classmethod
     def of(
@@ -59,6 +60,7 @@ class GroupRange:
             own=numbers[begin : begin + length],
             begin=begin,
             parts=_parts(parameters, numbers, begin, begin + length),
+            gradient=torch.zeros_like(numbers),
         )
 
     def flat_gradient(self) -> torch.Tensor:
@@ -67,10 +69,12 @@ class GroupRange:
             (torch.zeros_like(item) if item.grad is None else item.grad).flatten()
             for item in self.parameters
         ]
-        fill = self.numbers.numel() - sum(item.numel() for item in gradients)
+        count = sum(item.numel() for item in gradients)
+        torch.cat(gradients, out=self.gradient[:count])
+        self.gradient[count:].zero_()
         for parameter in self.parameters:
             parameter.grad = None
-        return torch.cat([*gradients, self.numbers.new_zeros(fill)])
+        return self.gradient
 
     def take_gradient(self, total: torch.Tensor) -> None:
         """Give the parts their numbers of the sum of this rank's range."""
