@@ -87,9 +87,7 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
     line = "{:<16}{:<12}{:>6}{:>13}{:>12}{:>10}{:>10}"
     heads = "workload", "strategy", "ranks", "iteration", "slice", "engine", "tracing"
     if not options.json:
-        print(
-            line.format(*heads)
-        )
+        print(line.format(*heads))
     for name in options.workloads.split(","):
         workload = tiny(builtin_workload(name)).with_first_tasks(WORKLOADS[name])
         workload = enlarged(workload, widths=options.widths, tokens=options.tokens)
