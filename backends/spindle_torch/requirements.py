@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from spindle_sim.backend import ExecutionOptions
-from spindle_sim.errors import UsageError
+from spindle_sim.errors import PlanError, UsageError
 from spindle_sim.plan import Plan
 from spindle_torch.buckets import Overlap
 from spindle_torch.compilation import compile_plan
@@ -28,9 +28,10 @@ def check_requirements(
         UsageError: there is no such dtype or autocast, they don't go together, a norm, size or
             number of steps is too small, or there is nothing to save.
         InputError: the workload doesn't say what an operator computes or how inputs are joined.
-        PlanError: the programs would deadlock.
+        PlanError: the plan asks for what this backend can't do, or the programs would deadlock.
     """
     _check_options(options)
+    _check_plan(plan)
     if not options.emulate and custom is not None:
         sites(plan.workload, custom)
     programs = compile_plan(
@@ -45,6 +46,23 @@ def overlap_of(plan: Plan, options: ExecutionOptions) -> Overlap | None:
     if options.overlap_sync or plan.overlap_sync:
         return Overlap.of(options.bucket_mb, options.dtype)
     return None
+
+
+def _check_plan(plan: Plan) -> None:
+    """Refuse what only the simulator does so far."""
+    features = {
+        "micro-batches": any(item.micro_batches > 1 for item in plan.rounds),
+        "sharded gradients (ZeRO-2)": plan.shard_gradients,
+        "sharded parameters (ZeRO-3)": plan.shard_parameters,
+        "selective recomputation": any(item.selective for item in plan.slices),
+        "sequence parallelism": any(item.sequence_parallel for item in plan.slices),
+    }
+    found = [name for name, used in features.items() if used]
+    if found:
+        raise PlanError(
+            f"the plan has {', '.join(found)}, which can be simulated but not run yet; simulate"
+            " it, or make a plan of another strategy, such as spindle"
+        )
 
 
 def _check_options(options: ExecutionOptions) -> None:

@@ -1,10 +1,15 @@
 """What is refused before anything starts."""
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from spindle_sim.backend import ExecutionOptions
-from spindle_sim.errors import InputError, UsageError
+from spindle_sim.errors import InputError, PlanError, UsageError
+from spindle_sim.plan import Plan
 from spindle_torch.requirements import check_requirements
+from tests.pipelines import pipelined_plan
 from tests.spindle_torch.plans import tiny_plan
 from tests.stated_plans import two_task_plan
 
@@ -29,3 +34,23 @@ def test_another_precision_is_refused() -> None:
 def test_a_norm_to_clip_at_that_is_not_above_0_is_refused(norm: float) -> None:
     with pytest.raises(UsageError, match="give a norm above 0"):
         check_requirements(tiny_plan(), ExecutionOptions(clip_norm=norm), {})
+
+
+@pytest.mark.parametrize(
+    ("plan", "feature"),
+    [
+        (pipelined_plan(), "micro-batches"),
+        (pipelined_plan(ranks=1, dp=2, zero_stage=3), "sharded gradients (ZeRO-2), sharded"),
+        (
+            replace(
+                two_task_plan(),
+                slices=tuple(replace(s, selective=True) for s in two_task_plan().slices),
+            ),
+            "selective recomputation",
+        ),
+    ],
+    ids=["pipeline", "zero3", "selective"],
+)
+def test_what_only_the_simulator_does_is_refused(plan: Plan, feature: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(feature)):
+        check_requirements(plan, ExecutionOptions(emulate=True), {})
