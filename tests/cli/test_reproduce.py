@@ -1,0 +1,116 @@
+"""`spindle reproduce`: the real command on small clusters."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from typer.testing import CliRunner
+
+from spindle_sim.cli.application import application
+from spindle_sim.errors import UsageError
+from spindle_sim.reproduce import PARTS
+from spindle_sim.reproduce.document import document_schema
+from spindle_sim.reproduce.statements import STATEMENTS
+
+STUDY = ["fig4", "fig9", "fig15", "--gpus", "16", "--batch-scale", "0.25"]
+
+
+def reproduce(*arguments: str) -> str:
+    done = CliRunner().invoke(application(), ["reproduce", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reproduce") / "page.html"
+
+
+@pytest.fixture(scope="module")
+def document(page: Path) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(reproduce(*STUDY, "--json", "--report", str(page)))
+    return parsed
+
+
+def test_the_document_keeps_its_schema(document: dict[str, Any]) -> None:
+    jsonschema.validate(document, document_schema())
+
+
+def test_every_statement_is_there_with_the_papers_value_beside_ours(
+    document: dict[str, Any],
+) -> None:
+    rows = document["statements"]
+    assert [row["id"] for row in rows] == [statement.id for statement in STATEMENTS]
+    by_id = {row["id"]: row for row in rows}
+    study = by_id["fig9-all-devices"]
+    assert study["paper"] is True
+    assert study["ours"] is study["met"]
+    assert study["met"] is not None
+    unknown = by_id["multitask-clip-10-megatron-range"]
+    assert (unknown["paper"], unknown["ours"], unknown["met"]) == ([1.31, 1.63], None, None)
+    assert "not evaluated" in unknown["explanation"]
+    judged = [row["met"] for row in rows if row["met"] is not None]
+    assert document["met"] == sum(judged)
+    assert document["judged"] == len(judged)
+
+
+def test_parts_that_were_not_asked_for_are_not_there(document: dict[str, Any]) -> None:
+    assert set(document["parts"]) == {"fig4", "fig9", "fig15"}
+    strategies = document["parts"]["fig9"]["strategies"]
+    assert {"spindle", "seq", "uniform", "optimus", "stmm"} <= set(strategies)
+    assert all(len(row["devices"]) == 16 for row in strategies.values())
+
+
+def test_the_same_options_give_the_same_bytes_but_for_wall_times(
+    document: dict[str, Any], page: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "page.html"
+    again = json.loads(reproduce(*STUDY, "--json", "--report", str(other)))
+    assert set(document["wall_clock"]) == set(again["wall_clock"])
+    assert document["provenance"]["not_reproducible"] == ["wall_clock"]
+    for one in (document, again):
+        one.pop("wall_clock")
+        for row in one["statements"]:
+            if row["id"] == "planning-time":
+                assert row["ours"] is None
+    assert document == again
+    assert page.read_bytes() == other.read_bytes()
+
+
+def test_the_page_opens_offline_and_has_a_place_for_every_chart(
+    document: dict[str, Any], page: Path
+) -> None:
+    html = page.read_text(encoding="utf-8")
+    assert 'src="http' not in html
+    for chart in ("fig4", "fig9-time", "fig9-devices", "fig9-metaops", "fig15"):
+        assert f'<div id="{chart}"' in html
+    for row in document["statements"]:
+        assert row["section"] in html
+
+
+def test_the_table_says_how_many_statements_are_met() -> None:
+    text = reproduce("fig9", "--gpus", "16", "--batch-scale", "0.25")
+    assert "fig9-all-devices" in text
+    assert "statements met" in text
+    assert "not evaluated in this run" in text
+
+
+def test_the_parts_are_listed_with_what_they_are() -> None:
+    lines = reproduce("--list").splitlines()
+    assert [line.split()[0] for line in lines] == list(PARTS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fig99"], "no part 'fig99'"),
+        (["--gpus", "12"], "--gpus 12"),
+        (["--gpus", "8,"], "--gpus 8,"),
+        (["fig9", "--report", "/nowhere/page.html"], "/nowhere"),
+    ],
+)
+def test_wrong_usage_says_what_is_wrong(arguments: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        reproduce(*arguments)

@@ -1,0 +1,68 @@
+"""Experiments: each statement that isn't met, judged again under every change."""
+
+from dataclasses import replace
+
+from spindle_sim.reproduce.cases import Change
+from spindle_sim.reproduce.evidence import Evidence
+from spindle_sim.reproduce.experiments import CHANGES, changed_cases, explanation, trials
+from spindle_sim.reproduce.outcome import CaseResult
+from spindle_sim.reproduce.rules import Verdict, judge
+from spindle_sim.reproduce.statements import STATEMENTS
+from tests.reproduce.handmade import evidence, result
+
+SMALL, SLOW = Change(name="small batches", batch=0.25), Change(name="slow network", nic=0.25)
+
+
+def under(change: Change, found: CaseResult) -> CaseResult:
+    return replace(found, case=replace(found.case, change=change))
+
+
+def verdict(name: str, given: Evidence) -> Verdict:
+    return judge(next(one for one in STATEMENTS if one.id == name), given)
+
+
+def given(small: float, slow: float) -> Evidence:
+    base = result("multitask-clip", 4, 8, spindle=1.0, megatron=1.1, deepspeed=1.71)
+    return evidence(
+        base,
+        under(SMALL, result("multitask-clip", 4, 8, spindle=1.0, megatron=small)),
+        under(SLOW, result("multitask-clip", 4, 8, spindle=1.0, megatron=slow)),
+    )
+
+
+def test_only_what_is_not_met_is_tried() -> None:
+    known = given(1.67, 1.2)
+    judged = (verdict("megatron-max", known), verdict("deepspeed-max", known))
+    found = trials(judged, known, (SMALL, SLOW))
+    assert [(one.statement.id, one.change, one.met) for one in found] == [
+        ("megatron-max", "small batches", True),
+        ("megatron-max", "slow network", False),
+    ]
+
+
+def test_the_explanation_names_the_changes_that_meet_a_statement() -> None:
+    known = given(1.67, 1.2)
+    one = verdict("megatron-max", known)
+    assert explanation(one, trials((one,), known, (SMALL, SLOW))) == (
+        "met under small batches: 1.67"
+    )
+
+
+def test_the_explanation_says_so_where_no_change_meets_it() -> None:
+    known = given(1.3, 1.2)
+    one = verdict("megatron-max", known)
+    assert explanation(one, trials((one,), known, (SMALL, SLOW))) == (
+        "under none of 2 changes; nearest under small batches: 1.3"
+    )
+    worse = given(1.0, 1.05)
+    assert explanation(one, trials((one,), worse, (SMALL, SLOW))) == (
+        "none of 2 changes brings it nearer"
+    )
+
+
+def test_every_change_differs_from_the_rest_and_runs_all_cases() -> None:
+    assert len({change.name for change in CHANGES}) == len(CHANGES)
+    assert len({replace(change, name="") for change in CHANGES}) == len(CHANGES)
+    cases = changed_cases((8, 16), 1.0)
+    assert {case.change for case in cases} == set(CHANGES)
+    assert len(cases) % len(CHANGES) == 0

@@ -1,0 +1,149 @@
+"""Statements on results made by hand: what is compared with what, met and unmet."""
+
+from dataclasses import replace
+
+import pytest
+
+from spindle_sim.reproduce.cases import CASE_STUDY, PHASES
+from spindle_sim.reproduce.evidence import Evidence
+from spindle_sim.reproduce.rules import Rule, Verdict, judge
+from spindle_sim.reproduce.statements import STATEMENTS
+from tests.reproduce.handmade import GIB, evidence, outcome, result
+
+
+def verdict(name: str, given: Evidence) -> Verdict:
+    return judge(next(one for one in STATEMENTS if one.id == name), given)
+
+
+def values(name: str, given: Evidence) -> tuple[float, ...]:
+    found = verdict(name, given).found
+    assert found is not None
+    return found.values
+
+
+def test_every_statement_has_its_own_id_a_section_and_what_its_rule_needs() -> None:
+    assert len({statement.id for statement in STATEMENTS}) == len(STATEMENTS)
+    wanted = {Rule.RATIO: 1, Rule.RANGE: 2, Rule.AT_MOST: 1, Rule.AT_LEAST: 1, Rule.HOLDS: 0}
+    for statement in STATEMENTS:
+        assert len(statement.paper) == wanted[statement.rule], statement.id
+        assert statement.section
+        assert statement.text.endswith(".")
+
+
+def test_the_papers_numbers_are_all_there() -> None:
+    stated = {number for statement in STATEMENTS for number in statement.paper}
+    assert stated >= {
+        *(1.67, 1.71, 1.31, 1.63, 1.33, 1.37, 1.46, 1.51, 1.16, 1.45, 1.21, 1.17, 1.78, 1.27),
+        *(1.26, 1.28, 1.44, 1.20, 1.59, 0.80, 0.95, 0.05, 0.15, 0.06, 3.0, 6.0, 0.27, 0.55),
+        *(0.07, 300.0, 1.48),
+    }
+
+
+def test_without_results_only_the_models_are_judged() -> None:
+    judged = [s.id for s in STATEMENTS if judge(s, Evidence(results=())).met is not None]
+    assert judged == [f"parameters-{name}" for name in ("multitask-clip", "ofasys", "qwen-val")]
+
+
+def test_the_largest_speed_up_is_taken_over_the_cases_that_the_paper_speaks_of() -> None:
+    given = evidence(
+        result("multitask-clip", 4, 8, spindle=1.0, megatron=1.2),
+        result("ofasys", 7, 16, spindle=1.0, megatron=1.6),
+        result("ofasys", 7, 64, spindle=1.0, megatron=9.0),  # of 64 it says nothing
+        result("multitask-clip", ("image-text",), 16, spindle=1.0, megatron=8.0),  # appendix C
+    )
+    assert values("megatron-max", given) == (1.6,)
+    assert verdict("megatron-max", given).met is True
+    assert verdict("deepspeed-max", given).met is None
+
+
+def test_a_speed_up_that_is_too_small_is_not_met() -> None:
+    given = evidence(result("multitask-clip", 4, 8, spindle=1.0, megatron=1.2, deepspeed=1.2))
+    assert verdict("megatron-max", given).met is False
+
+
+def test_a_range_runs_over_the_cluster_sizes_of_one_workload() -> None:
+    given = evidence(
+        *(
+            result("multitask-clip", 10, gpus, spindle=1.0, megatron=time_s)
+            for gpus, time_s in ((8, 1.31), (16, 1.4), (32, 1.63))
+        ),
+        result("multitask-clip", 7, 8, spindle=1.0, megatron=1.0),
+    )
+    assert values("multitask-clip-10-megatron-range", given) == (1.31, 1.63)
+    assert verdict("multitask-clip-10-megatron-range", given).met is True
+
+
+def test_scaling_compares_one_system_with_itself() -> None:
+    given = evidence(
+        result("multitask-clip", 4, 16, spindle=1.45, megatron=2.42),
+        result("multitask-clip", 4, 32, spindle=1.0, megatron=2.0),
+    )
+    assert values("multitask-clip-scaling-spindle", given) == (1.45,)
+    assert values("multitask-clip-scaling-megatron", given) == (1.21,)
+
+
+def test_consistently_faster_fails_by_a_single_case() -> None:
+    good = result("multitask-clip", 4, 8, spindle=1.0, megatron=1.2, deepspeed=1.3)
+    bad = result("ofasys", 4, 8, spindle=1.0, megatron=0.99, deepspeed=1.3)
+    assert verdict("consistently-faster", evidence(good)).met is True
+    found = verdict("consistently-faster", evidence(good, bad))
+    assert found.met is False
+    assert found.found is not None
+    assert "ofasys, 4 tasks, 8 GPUs: 0.990" in found.found.how
+
+
+def test_a_strategy_without_a_plan_is_left_out_of_its_case() -> None:
+    one = result("multitask-clip", 4, 8, spindle=1.0, megatron=1.5)
+    refused = replace(one, outcomes=(one.outcomes[0], outcome("megatron", 0.0, error="no room")))
+    assert verdict("megatron-max", evidence(refused)).met is None
+
+
+@pytest.mark.parametrize(("time_s", "met"), [(1.05, True), (1.2, False)])
+def test_seq_is_comparable_within_ten_percent_of_the_faster_system(
+    time_s: float, met: bool
+) -> None:
+    given = evidence(result("ofasys", 4, 8, seq=time_s, megatron=1.0, deepspeed=2.0))
+    assert verdict("seq-comparable", given).met is met
+
+
+def test_the_deviation_from_the_optimum_is_that_of_the_worst_case() -> None:
+    near = result("ofasys", 4, 8, spindle=1.0)
+    far = replace(
+        result("ofasys", 7, 8),
+        outcomes=(outcome("spindle", 1.0, end_of_compute_s=0.96, optimum_s=0.80),),
+    )
+    assert verdict("fig11-optimality", evidence(near)).met is True
+    assert values("fig11-optimality", evidence(near, far)) == (pytest.approx(0.2),)
+    assert verdict("fig11-optimality", evidence(near, far)).met is False
+
+
+def test_the_overhead_of_a_placement_is_what_transfers_add_to_the_schedule() -> None:
+    base = result("ofasys", 4, 8, spindle=1.0)
+    spread = outcome("spindle", 1.2, end_of_compute_s=1.0, makespan_s=0.9)
+    given = evidence(replace(base, sequential=spread))
+    assert values("placement-ratio", given) == (pytest.approx(5.0), pytest.approx(5.0))
+    assert values("placement-sequential", given) == (pytest.approx(0.1 / 1.2),)
+    assert values("placement-spindle", given) == (pytest.approx(0.02),)
+    assert verdict("placement-ratio", given).met is False  # not from 3 to 6
+
+
+def test_memory_is_compared_in_the_mean_and_balance_with_the_fullest_device() -> None:
+    case = result(CASE_STUDY.workload, 4, 16)
+    rows = {"spindle": (1, 1), "megatron": (2, 2), "deepspeed": (3, 1), "optimus": (1, 3)}
+    outcomes = [
+        outcome(name, 1.0, memory_bytes=tuple(GIB * value for value in rows[name])) for name in rows
+    ]
+    outcomes.append(outcome("uniform", 1.0, memory_bytes=(0.5 * GIB, 4 * GIB)))
+    given = evidence(replace(case, outcomes=tuple(outcomes)))
+    assert verdict("memory-below", given).met is True
+    assert verdict("memory-balanced", given).met is True
+    assert verdict("memory-imbalanced", given).met is True
+    worse = evidence(replace(case, outcomes=(outcomes[0], outcomes[1])))
+    assert verdict("memory-below", worse).met is None
+
+
+def test_changing_task_sets_are_lost_by_one_slow_phase() -> None:
+    good = [result(CASE_STUDY.workload, tasks, 16, spindle=1.0, seq=1.1) for tasks in PHASES]
+    assert verdict("fig13-shortest", evidence(*good)).met is True
+    bad = [*good[:-1], result(CASE_STUDY.workload, PHASES[-1], 16, spindle=1.0, seq=0.99)]
+    assert verdict("fig13-shortest", evidence(*bad)).met is False
