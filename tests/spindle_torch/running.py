@@ -11,12 +11,12 @@ import torch
 PROBE = Path(__file__).parent / "probe.py"
 
 
-def run_probes(folder: Path, ranks: int) -> None:
+def run_probes(folder: Path, ranks: int, probe: Path = PROBE) -> None:
     with ExitStack() as stack:
         processes = [
             stack.enter_context(
                 subprocess.Popen(
-                    [sys.executable, str(PROBE), str(folder), str(rank), str(ranks)],
+                    [sys.executable, str(probe), str(folder), str(rank), str(ranks)],
                     stderr=subprocess.PIPE,
                     text=True,
                 )
