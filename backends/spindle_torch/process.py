@@ -17,17 +17,25 @@ from spindle_torch.worker import Situation, WorkerOptions, run_worker
 
 __all__ = ["end_with_parent", "main"]
 
+Run = Callable[[WorkerOptions, Situation, Callable[[Work], Work], Callable[[str], None]], object]
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
-def main(arguments: Sequence[str], wrap: Callable[[Work], Work] = lambda work: work) -> None:
-    """Run one rank and end the process if it fails, at once: others may never answer again."""
+def main(
+    arguments: Sequence[str],
+    wrap: Callable[[Work], Work] = lambda work: work,
+    run: Run = run_worker,
+) -> None:
+    """Run one rank and end the process if it fails, at once: others may never answer again.
+
+    `run` is what it does in place of `run_worker`, with the same arguments.
+    """
     options = _parser().parse_args(arguments)
     if options.end_with_parent:
         end_with_parent(signal.SIGKILL)
     situation = Situation()
     try:
-        run_worker(_worker_options(options), situation, wrap, _teller(options.status))
+        run(_worker_options(options), situation, wrap, _teller(options.status))
     except SpindleError as error:
         failure = Failure(
             rank=situation.rank,

@@ -1,1 +1,8 @@
 """What users write: tasks of their own torch modules, split, planned and trained (section 4)."""
+
+from spindle_torch.api.data import Batch, Loader
+from spindle_torch.api.running import train
+from spindle_torch.api.splitting import SplitModel, split_tasks
+from spindle_torch.api.tasks import SpindleTask
+
+__all__ = ["Batch", "Loader", "SpindleTask", "SplitModel", "split_tasks", "train"]

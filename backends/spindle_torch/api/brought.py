@@ -1,11 +1,13 @@
 """A split model as the engine takes it: sites, and the share of each rank."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
-from spindle_sim.errors import PlanError
+from spindle_sim.errors import ExecutionError, PlanError
 from spindle_sim.plan import Plan
 from spindle_torch.api.local import LocalParts, localize
 from spindle_torch.api.sites import split_sites
@@ -29,8 +31,28 @@ class BroughtModel:
     def local_model(
         self, keys: Sequence[OperatorKey], *, seed: int, dtype: torch.dtype, device: torch.device
     ) -> LocalParts:
-        """Give the share of a rank."""
+        """Give the share of a rank, having checked that all ranks begin alike.
+
+        Raises:
+            ExecutionError: another rank's initial parameters differ.
+        """
+        _check_alike(self.split)
         return localize(self.split, keys, seed=seed, dtype=dtype, device=device)
+
+
+def _check_alike(split: SplitModel) -> None:
+    own = hashlib.sha256()
+    for name, tensor in sorted(split.root.state_dict().items()):
+        own.update(name.encode())
+        own.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    held = [own.hexdigest()] * dist.get_world_size()
+    dist.all_gather_object(held, held[0])
+    others = [str(rank) for rank, item in enumerate(held) if item != held[0]]
+    if others:
+        raise ExecutionError(
+            f"rank {', '.join(others)}: the model begins with other parameters than on rank 0; call"
+            " torch.manual_seed before it is built, or load the same weights on all ranks"
+        )
 
 
 def check_plan(split: SplitModel, plan: Plan) -> None:

@@ -24,14 +24,16 @@ class Call:
     """One call of a leaf.
 
     `shapes` are those of its output's tensors; `entering` those of the inputs that pass a boundary
-    before it, by place. `origin` is what its inputs depend on, on this side of a boundary the
-    entering values alone.
+    before it, by place, and `crossing` what they depend on. `origin` is what the other inputs
+    depend on. `returned` are places of the output where an input comes back, and its place.
     """
 
     leaf: str
     origin: Origin
     shapes: tuple[TensorShape, ...]
     entering: tuple[tuple[int, TensorShape], ...]
+    crossing: Origin
+    returned: tuple[tuple[int, int], ...]
     before: Tally
     tally: Tally
     constants: tuple[Any, ...]
@@ -142,6 +144,8 @@ def _merged(
         origin=first.origin,
         shapes=shapes,
         entering=entering,
+        crossing=first.crossing,
+        returned=tuple(first.returned.items()),
         before=first.before,
         tally=tally,
         constants=tuple(

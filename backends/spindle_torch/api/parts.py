@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from spindle_torch.api.capture import Capture
 from spindle_torch.api.tally import Tally
 from spindle_torch.api.values import Value
+from spindle_torch.api.watching import Origin
 
 __all__ = ["Part", "join_small_parts", "loss_step", "split", "step_of"]
 
@@ -64,23 +65,21 @@ def split(
     for index, call in enumerate(found.calls):
         inputs, glue = call.origin, call.before
         if call.entering:
+            crossing = call.crossing
             values = tuple(Value(index, place, enters=True) for place, _ in call.entering)
             parts.append(
                 Part(
-                    keys=(f">{call.leaf}",) if inputs.parameters else (),
+                    keys=(f">{call.leaf}",) if crossing.parameters else (),
                     label=f"{stacks[call.leaf][0]}.input",
                     steps=frozenset([2 * index]),
-                    inputs=inputs.values,
+                    inputs=crossing.values,
                     outputs=values,
-                    parameters=inputs.parameters,
+                    parameters=crossing.parameters,
                     tally=glue,
                     glue=Tally(),
                 )
             )
-            inputs, glue = (
-                replace(inputs, values=frozenset(values), parameters=frozenset()),
-                Tally(),
-            )
+            inputs, glue = inputs | Origin(values=frozenset(values)), Tally()
         parameters = inputs.parameters | set(held[call.leaf])
         parts.append(
             Part(
@@ -160,13 +159,12 @@ def _joinable(parts: list[Part], apart: Collection[str]) -> tuple[int, int] | No
 
 
 def _joined(first: Part, second: Part) -> Part:
-    label = first.label
-    if not second.ends and second.keys and not first.keys:
-        label = second.label
+    # Named after what computes most of it.
+    larger = second if second.keys and second.tally.flops > first.tally.flops else first
     return replace(
         second,
         keys=(*first.keys, *second.keys),
-        label=label,
+        label=larger.label,
         steps=first.steps | second.steps,
         inputs=first.inputs | (second.inputs - frozenset(first.outputs)),
         parameters=first.parameters | second.parameters,

@@ -93,7 +93,8 @@ class _Director:
                 self.made[Value(index, place, enters=True)] = leaves[place]
             self._finish(2 * index)
         if 2 * index + 1 not in self.steps:
-            return known.output(self._stand_ins(index))
+            leaves, _ = tree_flatten((arguments, keywords))
+            return known.output(self._stand_ins(index, leaves))
         if known.entering:
             arguments, keywords = self._entered(index, arguments, keywords)
         made = forward(*arguments, **keywords)
@@ -113,13 +114,18 @@ class _Director:
         entered: tuple[tuple[Any, ...], dict[str, Any]] = tree_unflatten(leaves, spec)
         return entered
 
-    def _stand_ins(self, index: int) -> dict[int, torch.Tensor]:
-        return {
-            place: self.given[Value(index, place)]
-            if Value(index, place) in self.given
-            else shape.zeros(self.samples, self.dtype, self.device)
-            for place, shape in enumerate(self.capture.calls[index].shapes)
-        }
+    def _stand_ins(self, index: int, leaves: list[Any]) -> dict[int, torch.Tensor]:
+        call = self.capture.calls[index]
+        tensors: dict[int, torch.Tensor] = {}
+        returned = dict(call.returned)
+        for place, shape in enumerate(call.shapes):
+            if Value(index, place) in self.given:
+                tensors[place] = self.given[Value(index, place)]
+            elif place in returned:
+                tensors[place] = leaves[returned[place]]
+            else:
+                tensors[place] = shape.zeros(self.samples, self.dtype, self.device)
+        return tensors
 
     def _finish(self, step: int) -> None:
         if step == max(self.steps):

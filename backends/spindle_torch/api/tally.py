@@ -41,6 +41,11 @@ class Tally:
     kernels: int = 0
     saved_bytes: float = 0.0
 
+    @property
+    def flops(self) -> float:
+        """FLOP of the products and attentions of one sample."""
+        return self.cost(0.0, 0.0).flops
+
     def add(self, other: "Tally") -> "Tally":
         """Give the sum of both."""
         return Tally(

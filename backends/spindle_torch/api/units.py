@@ -179,7 +179,9 @@ def _work(
     own = sorted(numbers[item] for item in part.parameters if owners[item] == name)
     borrowed = sorted(item for item in part.parameters if owners[item] != name)
     shapes = [(value.place, task.capture.shape(value)) for value in part.outputs]
-    return own, borrowed, part.tally, part.glue.gemms, part.glue.attentions, shapes
+    # Other operations are left out: the first block may have an input of another memory layout.
+    tallies = [(item.gemms, item.attentions) for item in (part.tally, part.glue)]
+    return own, borrowed, tallies, shapes
 
 
 def _name(task: PartedTask, run: Sequence[Part], lengths: Mapping[str, int]) -> str:

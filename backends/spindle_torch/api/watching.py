@@ -39,17 +39,22 @@ class Origin:
 class SeenCall:
     """One call of a leaf: what its inputs depend on, what came out, and what it cost.
 
+    Inputs that pass a boundary depend on `crossing`, the others on `origin`.
+
     `before` is the cost of the code since the leaf before. Where the leaf is entered through a
-    boundary, `entering` are the input tensors that depend on anything before, by their places.
+    boundary, `entering` are the input tensors that code outside of leaves made, by their places.
+    `returned` are places of the output where an input comes back as it is, and the input's place.
     """
 
     leaf: str
     origin: Origin
+    crossing: Origin
     before: Tally
     tally: Tally
     entering: dict[int, torch.Tensor]
     spec: TreeSpec
     outputs: list[Any]
+    returned: dict[int, int]
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -152,6 +157,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.pending = Tally()
         self._place = _Place()
         self._origins: dict[int, Origin] = {}
+        self._given: set[int] = set()  # ids of what leaves gave
         self._alive: list[torch.Tensor] = []  # a freed storage's address could be another's
 
     def mark(self, tensor: torch.Tensor, origin: Origin) -> None:
@@ -173,43 +179,55 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         index = len(self.calls)
         leaves, spec = tree_flatten((arguments, keywords))
-        origin = self.origin_of(leaves)
         entering: dict[int, torch.Tensor] = {}
-        before = self.pending
+        crossing, before = Origin(), self.pending
         if name in self.boundaries:
-            entering = self._enter(index, leaves)
+            crossing, entering = self._enter(index, leaves)
             arguments, keywords = tree_unflatten(leaves, spec)
+        others = [item for place, item in enumerate(leaves) if place not in entering]
+        origin = self.origin_of(others)
         self.pending = Tally()
         self._place = _Place(leaf=name)
         made = forward(*arguments, **keywords)
         tally, self._place = self._place.tally, _Place()
         outputs, made_spec = tree_flatten(made)
+        taken = {id(item): place for place, item in enumerate(leaves) if torch.is_tensor(item)}
+        given = tensors_of(outputs)
+        returned = {place: taken[id(item)] for place, item in enumerate(given) if id(item) in taken}
         self.calls.append(
             SeenCall(
                 leaf=name,
                 origin=origin,
+                crossing=crossing,
                 before=before,
                 tally=tally,
                 entering=entering,
                 spec=made_spec,
                 outputs=outputs,
+                returned=returned,
             )
         )
-        for place, tensor in enumerate(tensors_of(outputs)):
-            # What gives an input back, or a part of it, depends on the input as well.
-            value = Origin(frozenset([Value(index, place)]))
-            self.mark(tensor, value | self.origin_of([tensor]))
+        for place, tensor in enumerate(given):
+            if place not in returned:
+                # What gives a part of an input back depends on the input as well.
+                value = Origin(frozenset([Value(index, place)]))
+                self.mark(tensor, value | self.origin_of([tensor]))
+                self._given.add(id(tensor))
         return made
 
-    def _enter(self, index: int, leaves: list[Any]) -> dict[int, torch.Tensor]:
-        """Put copies in place of the inputs, so that the originals stay what they are."""
+    def _enter(self, index: int, leaves: list[Any]) -> tuple[Origin, dict[int, torch.Tensor]]:
+        """Put copies in place of what no leaf gave, so that the originals stay what they are."""
         entering: dict[int, torch.Tensor] = {}
+        crossing = Origin()
         for place, item in enumerate(leaves):
-            if isinstance(item, torch.Tensor) and self.origin_of([item]) != Origin():
+            if not isinstance(item, torch.Tensor) or id(item) in self._given:
+                continue
+            if self.origin_of([item]) != Origin():
+                crossing |= self.origin_of([item])
                 entering[place] = leaves[place] = item.clone()
                 value = Value(index, place, enters=True)
                 self.mark(entering[place], Origin(frozenset([value])))
-        return entering
+        return crossing, entering
 
     def __torch_dispatch__(
         self,
