@@ -39,7 +39,7 @@ __all__ = [
 _FIRST_ROUNDS = 5  # for the profile that plans are made from
 _APART = 0.05  # strategies that differ by less may come in any order
 _LONG_S = 10e-3
-_EMULATED_S = 1.0  # of the median strategy's iteration, once scaled
+_EMULATED_S = 2.0  # of the median strategy's iteration, once scaled
 _DATE = "1970-01-01"  # profiles that are never written need none
 
 
@@ -126,8 +126,8 @@ def emulated_cases(
 ) -> list[Case]:
     """Plan for a cluster, and execute with waiting in place of computing.
 
-    Time is scaled by `options.time_scale`, or, where that is 0, until the median strategy takes a
-    second.
+    Time is scaled by `options.time_scale`, or, where that is 0, until the median strategy takes
+    two seconds.
     """
     plans = [make_plan(workload, cluster, name) for name in strategies]
     free = [simulate(plan, network=False) for plan in plans]

@@ -73,7 +73,7 @@ TimeScale = Annotated[
     typer.Option(
         metavar="FACTOR",
         parser=number_parser("--time-scale"),
-        help="With --emulate: wait this many times as long; 0 makes iterations last a second.",
+        help="With --emulate: wait this many times as long; 0 makes iterations last two seconds.",
     ),
 ]
 Timeout = Annotated[
