@@ -208,7 +208,7 @@ class Plain(nn.Module):
         for item in self.order:
             flows = work._inputs.get(item.id, ())
             inputs = [outputs[self.plan.flows[index].source_slice] for index in flows]
-            output, loss = work.model.forward(work._calls[item.id], inputs)
+            output, loss = work.model.forward(work._calls[item.id, 0], inputs)
             if output is not None:
                 outputs[item.id] = output
             if loss is not None:

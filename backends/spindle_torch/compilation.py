@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spindle_sim.plan import MetaOp, Plan, Slice
-from spindle_sim.plan.schedule import Operation, operation_order
+from spindle_sim.plan.schedule import Operation, handovers, operation_order
 from spindle_torch.buckets import Bucket, Milestone, Overlap, parameter_buckets
 from spindle_torch.intervals import pieces
 from spindle_torch.program import (
@@ -50,6 +50,7 @@ def compile_plan(
             slice=item.id,
             backward=operation.backward,
             collectives=collective_groups(item, metaops[item.metaop]),
+            micro_batch=operation.micro_batch,
         )
         for device in item.devices:
             listed[device].append(compute)
@@ -58,7 +59,7 @@ def compile_plan(
         whole = Milestone(position, item.num_ops)
         early = (Milestone(position, 0), whole)
         _launch(plan, listed, buckets, early, within=item.devices)
-        _transmit(listed, item, outputs.get(operation, []), backward=operation.backward)
+        _transmit(listed, plan, operation, outputs.get(operation, []))
         _launch(plan, listed, buckets, (whole, Milestone(position + 1, 0)))
     for device, instructions in enumerate(listed):
         instructions += _end(plan, buckets, device, clip=clip, launched=overlap is not None)
@@ -141,35 +142,29 @@ class _Boundary:
 def _outputs(plan: Plan) -> dict[Operation, list[_Boundary]]:
     """Give what leaves each operation: activations to consumers, gradients to producers."""
     metaops = plan.metaop_by_id()
-    index_of = {item.id: index for index, item in enumerate(plan.slices)}
-    operations = set(operation_order(plan))
+    number_of = {id(flow): number for number, flow in enumerate(plan.flows)}
     found: dict[Operation, list[_Boundary]] = {}
-    for number, flow in enumerate(plan.flows):
-        source, target = index_of[flow.source_slice], index_of[flow.target_slice]
-        ways = [(source, target, False)]
-        if flow.gradient:
-            ways.append((target, source, True))
-        for giver, taker, backward in ways:
-            given = Operation(slice_index=giver, backward=backward)
-            taken = Operation(slice_index=taker, backward=backward)
-            if given in operations and taken in operations:
-                item = plan.slices[giver]
-                boundary = _Boundary(
-                    flow=number,
-                    source=item,
-                    target=plan.slices[taker],
-                    batch=metaops[item.metaop].batch,
-                )
-                found.setdefault(given, []).append(boundary)
+    for flow, given, taken in handovers(plan, set(operation_order(plan))):
+        item = plan.slices[given.slice_index]
+        boundary = _Boundary(
+            flow=number_of[id(flow)],
+            source=item,
+            target=plan.slices[taken.slice_index],
+            batch=metaops[item.metaop].batch // plan.micro_batches(item.round),
+        )
+        found.setdefault(given, []).append(boundary)
     return found
 
 
 def _transmit(
-    listed: list[list[Instruction]], item: Slice, boundaries: list[_Boundary], *, backward: bool
+    listed: list[list[Instruction]],
+    plan: Plan,
+    operation: Operation,
+    boundaries: list[_Boundary],
 ) -> None:
     sends: dict[int, list[Message]] = {}
     receives: dict[int, list[Message]] = {}
-    for message in _messages(boundaries, backward=backward):
+    for message in _messages(boundaries, operation):
         if message.piece.is_local:
             listed[message.piece.source].append(Copy(message=message))
         else:
@@ -178,15 +173,21 @@ def _transmit(
     for rank in sorted({*sends, *receives}):
         listed[rank].append(
             Batch(
-                slice=item.id,
-                backward=backward,
+                slice=plan.slices[operation.slice_index].id,
+                backward=operation.backward,
                 sends=tuple(sends.get(rank, ())),
                 receives=tuple(receives.get(rank, ())),
+                micro_batch=operation.micro_batch,
             )
         )
 
 
-def _messages(boundaries: list[_Boundary], *, backward: bool) -> Iterator[Message]:
+def _messages(boundaries: list[_Boundary], operation: Operation) -> Iterator[Message]:
     for boundary in boundaries:
         for piece in pieces(boundary.source, boundary.target, boundary.batch):
-            yield Message(flow=boundary.flow, backward=backward, piece=piece)
+            yield Message(
+                flow=boundary.flow,
+                backward=operation.backward,
+                piece=piece,
+                micro_batch=operation.micro_batch,
+            )

@@ -42,7 +42,10 @@ class Emulation:
     def __post_init__(self) -> None:
         """Take what is looked up often out of the plan."""
         metaops = self.plan.metaop_by_id()
-        self._batches = {item.id: metaops[item.metaop].batch for item in self.plan.slices}
+        self._batches = {
+            item.id: metaops[item.metaop].batch // self.plan.micro_batches(item.round)
+            for item in self.plan.slices
+        }
         self._index_of = {item.id: index for index, item in enumerate(self.plan.slices)}
         self._owed = {item.id: [] for item in self.plan.slices}
         for index, flow in enumerate(self.plan.flows):
@@ -71,27 +74,30 @@ class Emulation:
         """Nothing to get ready."""
         del step
 
-    def forward(self, item: Slice, inputs: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
+    def forward(
+        self, item: Slice, inputs: Mapping[int, torch.Tensor], micro_batch: int
+    ) -> torch.Tensor | None:
         """Wait for the slice's forward, having checked what arrived."""
         begun_s = time.perf_counter()
         for index, rows in inputs.items():
-            self._check(self.plan.flows[index].source_slice, item, rows, index)
+            self._check(self.plan.flows[index].source_slice, item, rows, (index, micro_batch))
         self._wait(begun_s, item.forward_s)
-        return self._marks(item.id, item)
+        return self._marks(item.id, item, micro_batch)
 
     def backward(
         self,
         item: Slice,
         gradients: Mapping[int, torch.Tensor],
+        micro_batch: int,
         watched: Mapping[int, Callable[[], None]],
     ) -> Mapping[int, torch.Tensor]:
         """Wait for the slice's backward, having checked what arrived; then all is complete."""
         del watched
         begun_s = time.perf_counter()
         for index, rows in gradients.items():
-            self._check(self.plan.flows[index].target_slice, item, rows, index)
+            self._check(self.plan.flows[index].target_slice, item, rows, (index, micro_batch))
         self._wait(begun_s, item.backward_s)
-        return dict.fromkeys(self._owed[item.id], self._marks(item.id, item))
+        return dict.fromkeys(self._owed[item.id], self._marks(item.id, item, micro_batch))
 
     def gradient(self, group: int) -> torch.Tensor:
         """Give 1, for each rank where each gets a range: the sum is the number of ranks."""
@@ -141,13 +147,17 @@ class Emulation:
     def synchronize_device(self) -> None:
         """Nothing runs anywhere else."""
 
-    def _marks(self, slice_id: str, holder: Slice) -> torch.Tensor:
-        first, last = held_samples(holder, self.rank, self._batches[holder.id])
+    def _marks(self, slice_id: str, holder: Slice, micro_batch: int) -> torch.Tensor:
+        batch = self._batches[holder.id]
+        first, last = (
+            micro_batch * batch + place for place in held_samples(holder, self.rank, batch)
+        )
         marks = torch.arange(first, last, dtype=self.dtype, device=self.device)
         return (marks + self._index_of[slice_id] * _SAMPLES).unsqueeze(1)
 
-    def _check(self, source: str, item: Slice, rows: torch.Tensor, flow: int) -> None:
-        if not torch.equal(rows, self._marks(source, item)):
+    def _check(self, source: str, item: Slice, rows: torch.Tensor, place: tuple[int, int]) -> None:
+        flow, micro_batch = place
+        if not torch.equal(rows, self._marks(source, item, micro_batch)):
             raise ExecutionError(
                 f"flow {flow}: {item.id} got other samples than those that {source} owes it"
             )

@@ -37,7 +37,7 @@ from spindle_torch.work import Work
 
 __all__ = ["Engine"]
 
-_Key = tuple[str, bool]  # a slice and whether it is its backward
+_Key = tuple[str, bool, int]  # a slice, whether it is its backward, and the micro-batch
 
 
 @dataclass(slots=True)
@@ -95,7 +95,10 @@ class Engine:
         )
         self._slices = self.plan.slice_by_id()
         metaops = self.plan.metaop_by_id()
-        self._batches = {item.id: metaops[item.metaop].batch for item in self.plan.slices}
+        self._batches = {
+            item.id: metaops[item.metaop].batch // self.plan.micro_batches(item.round)
+            for item in self.plan.slices
+        }
         self._flows_out = {name: [] for name in self._slices}
         for index, flow in enumerate(self.plan.flows):
             self._flows_out[flow.source_slice].append(index)
@@ -152,34 +155,41 @@ class Engine:
                 self._synchronization.gather(instruction)
 
     def _compute(self, instruction: Compute, launches: Sequence[Launch]) -> None:
-        item = self._slices[instruction.slice]
-        phase = Phase.BACKWARD if instruction.backward else Phase.FORWARD
-        rows = self._await_arrivals(item, phase)
+        item, micro_batch = self._slices[instruction.slice], instruction.micro_batch
+        rows = self._await_arrivals(instruction)
         if instruction.backward:
             # What it sent ahead has arrived long ago: its gradient came back.
-            self._finish_sends((item.id, False))
+            self._finish_sends((item.id, False, micro_batch))
         start = self._recorder.mark()
         if instruction.backward:
             watched = self._synchronization.launches(launches)
-            self._output = dict(self.work.backward(item, rows, watched))
+            self._output = dict(self.work.backward(item, rows, micro_batch, watched))
         else:
-            output = self.work.forward(item, rows)
+            output = self.work.forward(item, rows, micro_batch)
             self._output = (
                 {} if output is None else dict.fromkeys(self._flows_out[item.id], output.detach())
             )
-        self._recorder.note(Kind.COMPUTE, phase, start, slice_id=item.id)
+        self._recorder.note(
+            Kind.COMPUTE,
+            _phase(instruction.backward),
+            start,
+            slice_id=item.id,
+            micro_batch=micro_batch,
+        )
 
-    def _await_arrivals(self, item: Slice, phase: Phase) -> Mapping[int, torch.Tensor]:
-        arrivals = self._arrivals.pop((item.id, phase is Phase.BACKWARD), _Arrivals())
+    def _await_arrivals(self, instruction: Compute) -> Mapping[int, torch.Tensor]:
+        key = instruction.slice, instruction.backward, instruction.micro_batch
+        arrivals = self._arrivals.pop(key, _Arrivals())
         if arrivals.pending:
             start = self._recorder.mark()
             self._wait(arrivals.pending)
             origins = tuple(arrivals.origins)
             self._recorder.note(
                 Kind.RECEIVE,
-                phase,
+                _phase(instruction.backward),
                 start,
-                slice_id=item.id,
+                slice_id=instruction.slice,
+                micro_batch=instruction.micro_batch,
                 size_bytes=arrivals.size_bytes,
                 awaits=origins,
                 peers=tuple({origin.rank: None for origin in origins}),
@@ -196,14 +206,18 @@ class Engine:
             arrivals.rows[message.flow] = rows
             return
         self._incoming(message).copy_(rows)
-        phase = Phase.BACKWARD if message.backward else Phase.FORWARD
-        size_bytes = float(rows.numel() * rows.element_size())
-        target = self._end(message, target=True).id
-        self._recorder.note(Kind.COPY, phase, start, slice_id=target, size_bytes=size_bytes)
+        self._recorder.note(
+            Kind.COPY,
+            _phase(message.backward),
+            start,
+            slice_id=self._end(message, target=True).id,
+            size_bytes=float(rows.numel() * rows.element_size()),
+            micro_batch=message.micro_batch,
+        )
 
     def _post(self, batch: Batch) -> None:
         start = self._recorder.mark()
-        key = (batch.slice, batch.backward)
+        key = batch.slice, batch.backward, batch.micro_batch
         operations: list[dist.P2POp] = []
         sent = _Sent(tensors=[self._outgoing(message).contiguous() for message in batch.sends])
         for message, tensor in zip(batch.sends, sent.tensors, strict=True):
@@ -213,7 +227,12 @@ class Engine:
             operations.append(dist.P2POp(dist.irecv, rows, message.piece.source))
             arrivals = self._arrivals_of(message)
             arrivals.size_bytes += rows.numel() * rows.element_size()
-            origin = Origin(slice=batch.slice, backward=batch.backward, rank=message.piece.source)
+            origin = Origin(
+                slice=batch.slice,
+                backward=batch.backward,
+                rank=message.piece.source,
+                micro_batch=batch.micro_batch,
+            )
             arrivals.origins[origin] = None
         self.is_waiting = True
         works: list[dist.Work] = dist.batch_isend_irecv(operations)
@@ -224,11 +243,14 @@ class Engine:
         if batch.sends:
             sent.pending = works[: len(batch.sends)] if one_each else works
             self._sent[key] = sent
-            phase = Phase.BACKWARD if batch.backward else Phase.FORWARD
-            size_bytes = float(sum(t.numel() * t.element_size() for t in sent.tensors))
-            peers = tuple({message.piece.target: None for message in batch.sends})
             self._recorder.note(
-                Kind.SEND, phase, start, slice_id=batch.slice, size_bytes=size_bytes, peers=peers
+                Kind.SEND,
+                _phase(batch.backward),
+                start,
+                slice_id=batch.slice,
+                size_bytes=float(sum(t.numel() * t.element_size() for t in sent.tensors)),
+                peers=tuple({message.piece.target: None for message in batch.sends}),
+                micro_batch=batch.micro_batch,
             )
 
     def _finish_sends(self, key: _Key) -> None:
@@ -258,7 +280,7 @@ class Engine:
         return self._output[message.flow][message.piece.first - begin : message.piece.last - begin]
 
     def _arrivals_of(self, message: Message) -> _Arrivals:
-        key = self._end(message, target=True).id, message.backward
+        key = self._end(message, target=True).id, message.backward, message.micro_batch
         return self._arrivals.setdefault(key, _Arrivals())
 
     def _incoming(self, message: Message) -> torch.Tensor:
@@ -272,6 +294,10 @@ class Engine:
                 device=self.work.device,
             )
         return arrivals.rows[message.flow][message.piece.first - begin : message.piece.last - begin]
+
+
+def _phase(backward: bool) -> Phase:  # noqa: FBT001  (what an instruction is, handed on)
+    return Phase.BACKWARD if backward else Phase.FORWARD
 
 
 def _launches_behind(instructions: Sequence[Instruction]) -> dict[int, tuple[Launch, ...]]:

@@ -24,6 +24,7 @@ class Origin:
     slice: str
     backward: bool
     rank: int
+    micro_batch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class Event:
     peers: tuple[int, ...] = ()
     group: int = -1
     launches: bool = False
+    micro_batch: int = 0
 
 
 def to_timeline(
@@ -54,7 +56,12 @@ def to_timeline(
     """
     begin_s = min(starts_s)
     posted = {
-        Origin(slice=event.slice, backward=event.phase is Phase.BACKWARD, rank=rank): event.start_s
+        Origin(
+            slice=event.slice,
+            backward=event.phase is Phase.BACKWARD,
+            rank=rank,
+            micro_batch=event.micro_batch,
+        ): event.start_s
         for rank, own in enumerate(events)
         for event in own
         if event.kind is Kind.SEND
@@ -104,6 +111,7 @@ def _span(rank: int, event: Event, owner: tuple[str, str], ready_s: float, begin
         slice=event.slice,
         stream=1 if event.kind in _COMMUNICATION else 0,
         bytes=event.size_bytes,
+        micro_batch=event.micro_batch,
         peer=event.peers[0] if len(event.peers) == 1 else None,
         wait_s=min(max(ready_s - event.start_s, 0.0), event.end_s - event.start_s),
     )

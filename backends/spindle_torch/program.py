@@ -25,7 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """The forward or the backward of a slice.
+    """The forward or the backward of a slice, for one micro-batch of its round.
 
     `collectives` are the device groups within which the slice's ranks meet while they compute:
     tensor-parallel ranks, and data-parallel ranks where a loss couples the batch.
@@ -34,18 +34,26 @@ class Compute:
     slice: str
     backward: bool
     collectives: tuple[tuple[int, ...], ...] = ()
+    micro_batch: int = 0
 
     def __str__(self) -> str:
-        return f"{'backward' if self.backward else 'forward'} of {self.slice}"
+        return (
+            f"{'backward' if self.backward else 'forward'} of {self.slice}"
+            f"{_numbered(self.micro_batch)}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A piece of a flow's activations, or of their gradient where `backward`."""
+    """A piece of a flow's activations, or of their gradient where `backward`.
+
+    Samples of the piece count from the first of the micro-batch.
+    """
 
     flow: int  # its index in the plan
     backward: bool
     piece: Piece
+    micro_batch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +77,16 @@ class Batch:
     backward: bool
     sends: tuple[Message, ...] = ()
     receives: tuple[Message, ...] = ()
+    micro_batch: int = 0
 
     def __str__(self) -> str:
         peers = [f"to {m.piece.target}" for m in self.sends]
         peers += [f"from {m.piece.source}" for m in self.receives]
         what = "gradient" if self.backward else "output"
-        return f"messages with the {what} of {self.slice} ({', '.join(peers)})"
+        return (
+            f"messages with the {what} of {self.slice}{_numbered(self.micro_batch)}"
+            f" ({', '.join(peers)})"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,3 +169,7 @@ class Program:
 
     rank: int
     instructions: tuple[Instruction, ...]
+
+
+def _numbered(micro_batch: int) -> str:
+    return f", micro-batch {micro_batch}" if micro_batch else ""

@@ -31,6 +31,7 @@ class _Note(NamedTuple):
     awaits: tuple[Origin, ...]
     group: int
     launches: bool
+    micro_batch: int
 
 
 @dataclass(slots=True)
@@ -77,12 +78,25 @@ class Recorder:
         awaits: tuple[Origin, ...] = (),
         group: int = -1,
         launches: bool = False,
+        micro_batch: int = 0,
     ) -> None:
         """Note what went on from `start` until now."""
         if self.enabled:
             end = self.mark()
             self._notes.append(
-                _Note(kind, phase, start, end, slice_id, size_bytes, peers, awaits, group, launches)
+                _Note(
+                    kind,
+                    phase,
+                    start,
+                    end,
+                    slice_id,
+                    size_bytes,
+                    peers,
+                    awaits,
+                    group,
+                    launches,
+                    micro_batch,
+                )
             )
 
     def events(self) -> tuple[Event, ...]:
@@ -99,6 +113,7 @@ class Recorder:
                 awaits=note.awaits,
                 group=note.group,
                 launches=note.launches,
+                micro_batch=note.micro_batch,
             )
             for note in self._notes
         )

@@ -123,14 +123,17 @@ class _Replay:
     free_s: dict[_Pair, float] = field(default_factory=dict)
     meetings: dict[tuple[object, ...], _Meeting] = field(default_factory=dict)
     met: dict[tuple[int, tuple[object, ...]], int] = field(default_factory=dict)
-    arrivals: dict[tuple[int, str, bool], list[_Transfer]] = field(default_factory=dict)
+    arrivals: dict[tuple[int, str, bool, int], list[_Transfer]] = field(default_factory=dict)
     launched: dict[tuple[int, int], _Meeting] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Look up slices and their MetaOps once."""
         metaops = self.plan.metaop_by_id()
         self.slices = self.plan.slice_by_id()
-        self.batches = {item.id: metaops[item.metaop].batch for item in self.plan.slices}
+        self.batches = {
+            item.id: metaops[item.metaop].batch // self.plan.micro_batches(item.round)
+            for item in self.plan.slices
+        }
         self.owners = {
             item.id: (item.metaop, metaops[item.metaop].task) for item in self.plan.slices
         }
@@ -161,17 +164,25 @@ class _Replay:
         self.ended += 1
 
     def _compute(self, rank: int, instruction: Compute) -> _Story:
-        key = rank, instruction.slice, instruction.backward
+        micro_batch = instruction.micro_batch
+        key = rank, instruction.slice, instruction.backward, micro_batch
         yield from self._await_arrivals(key)
         for group in instruction.collectives:
             if rank in group:
                 yield self._meet(rank, group, ("compute", group), 0.0).ended
         start_s, item = self.env.now, self.slices[instruction.slice]
         yield self.env.timeout(item.backward_s if instruction.backward else item.forward_s)
-        self._note(rank, start_s, Kind.COMPUTE, _phase(instruction.backward), slice_id=item.id)
+        self._note(
+            rank,
+            start_s,
+            Kind.COMPUTE,
+            _phase(instruction.backward),
+            slice_id=item.id,
+            micro_batch=micro_batch,
+        )
 
-    def _await_arrivals(self, key: tuple[int, str, bool]) -> _Story:
-        rank, slice_id, backward = key
+    def _await_arrivals(self, key: tuple[int, str, bool, int]) -> _Story:
+        rank, slice_id, backward, micro_batch = key
         awaited = self.arrivals.pop(key, [])
         start_s = self.env.now
         yield self.env.all_of([transfer.arrived for transfer in awaited])
@@ -183,6 +194,7 @@ class _Replay:
                 Kind.RECEIVE,
                 _phase(backward),
                 slice_id=slice_id,
+                micro_batch=micro_batch,
                 wait_s=min(max(posted_s - start_s, 0.0), self.env.now - start_s),
             )
 
@@ -218,7 +230,7 @@ class _Replay:
                 transfer.sent_s = self.env.now
             else:
                 transfer.awaited = True
-                key = rank, self._target(message).id, message.backward
+                key = rank, self._target(message).id, message.backward, message.micro_batch
                 self.arrivals.setdefault(key, []).append(transfer)
             if transfer.sent_s >= 0 and transfer.awaited:
                 self._move(pair, transfer, self._size_bytes(message))
@@ -300,7 +312,8 @@ class _Replay:
     def _size_bytes(self, message: Message) -> float:
         flow = self.plan.flows[message.flow]
         samples = message.piece.last - message.piece.first
-        return flow.bytes * samples / self.batches[flow.source_slice]
+        whole = self.plan.metaop_by_id()[self.slices[flow.source_slice].metaop].batch
+        return flow.bytes * samples / whole
 
     def _target(self, message: Message) -> Slice:
         flow = self.plan.flows[message.flow]
@@ -316,6 +329,7 @@ class _Replay:
         slice_id: str = "",
         size_bytes: float = 0.0,
         wait_s: float = 0.0,
+        micro_batch: int = 0,
     ) -> None:
         metaop, task = self.owners.get(slice_id, ("", ""))
         self.spans.append(
@@ -331,6 +345,7 @@ class _Replay:
                 stream=0 if kind in (Kind.COMPUTE, Kind.OPTIMIZER) else 1,
                 bytes=size_bytes,
                 wait_s=wait_s,
+                micro_batch=micro_batch,
             )
         )
 

@@ -51,7 +51,6 @@ def overlap_of(plan: Plan, options: ExecutionOptions) -> Overlap | None:
 def _check_plan(plan: Plan) -> None:
     """Refuse what only the simulator does so far."""
     features = {
-        "micro-batches": any(item.micro_batches > 1 for item in plan.rounds),
         "sharded gradients (ZeRO-2)": plan.shard_gradients,
         "sharded parameters (ZeRO-3)": plan.shard_parameters,
         "selective recomputation": any(item.selective for item in plan.slices),

@@ -23,6 +23,7 @@ from spindle_torch.sharded_optimizer import GroupRange, ShardedOptimizer
 __all__ = ["Training", "make_training"]
 
 _LEARNING_RATE = 1e-3
+_Place = tuple[str, int]  # a slice and a micro-batch
 
 
 @dataclass(slots=True)
@@ -60,8 +61,8 @@ class Training:
     _metaops: dict[str, MetaOp] = field(init=False)
     _inputs: dict[str, tuple[int, ...]] = field(init=False)
     _elements: tuple[int, ...] = field(init=False)
-    _calls: dict[str, SliceCall] = field(default_factory=dict)
-    _kept: dict[str, _Kept] = field(default_factory=dict)
+    _calls: dict[_Place, SliceCall] = field(default_factory=dict)
+    _kept: dict[_Place, _Kept] = field(default_factory=dict)
     _losses: dict[str, list[torch.Tensor]] = field(default_factory=dict)
     _data_ahead: dict[str, int] = field(default_factory=dict)
 
@@ -106,9 +107,10 @@ class Training:
         """Draw the data of this rank's samples; what modules draw at random depends on the step."""
         torch.manual_seed(seed_of(f"step {step} of rank {self.rank}", self.seed))
         self._calls = {
-            item.id: self._call(item, self._data(item, step))
+            (item.id, micro_batch): self._call(item, micro_batch, self._data(item, step))
             for item in self.plan.slices
             if self.rank in item.devices
+            for micro_batch in range(self.plan.micro_batches(item.round))
         }
         self._losses = {}
 
@@ -119,13 +121,15 @@ class Training:
         """
         self._data_ahead = {task: number - step for task, number in batches.items()}
 
-    def forward(self, item: Slice, inputs: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
+    def forward(
+        self, item: Slice, inputs: Mapping[int, torch.Tensor], micro_batch: int
+    ) -> torch.Tensor | None:
         """Compute a slice and keep what its backward needs."""
         leaves = {
             index: inputs[index].detach().requires_grad_(self.plan.flows[index].gradient)
             for index in self._inputs.get(item.id, ())
         }
-        call = self._calls[item.id]
+        call = self._calls[item.id, micro_batch]
         trains = self._metaops[item.metaop].backward is not Backward.NONE
         with torch.set_grad_enabled(trains):
             output, loss = self._computed(call, [leaf.to(self.dtype) for leaf in leaves.values()])
@@ -133,17 +137,18 @@ class Training:
             # Not yet a number: a GPU would have to be waited for.
             self._losses.setdefault(call.site.task, []).append(loss.detach())
         if trains:
-            self._kept[item.id] = _Kept(leaves, output, loss)
+            self._kept[item.id, micro_batch] = _Kept(leaves, output, loss)
         return output
 
     def backward(
         self,
         item: Slice,
         gradients: Mapping[int, torch.Tensor],
+        micro_batch: int,
         watched: Mapping[int, Callable[[], None]],
     ) -> Mapping[int, torch.Tensor]:
         """Give the gradients of the inputs; those of parameters are added up where they lie."""
-        kept = self._kept.pop(item.id)
+        kept = self._kept.pop((item.id, micro_batch))
         ends: list[torch.Tensor] = []
         given: list[torch.Tensor | None] = []
         if kept.output is not None and kept.output.requires_grad and gradients:
@@ -242,9 +247,12 @@ class Training:
         batch = step + self._data_ahead.get(self.sites[item.metaop].task, 0)
         return DataSource(seed=self.seed, step=batch, dtype=self.dtype, device=self.device)
 
-    def _call(self, item: Slice, data: DataSource) -> SliceCall:
+    def _call(self, item: Slice, micro_batch: int, data: DataSource) -> SliceCall:
         site = self.sites[item.metaop]
-        first, last = held_samples(item, self.rank, site.batch)
+        batch = site.batch // self.plan.micro_batches(item.round)
+        first, last = (
+            micro_batch * batch + place for place in held_samples(item, self.rank, batch)
+        )
         position = item.devices.index(self.rank)
         shard, replica = position % item.tp, position // item.tp
         custom = self.custom.get(site.parameter_set)

@@ -13,7 +13,8 @@ __all__ = ["Work"]
 class Work(Protocol):
     """One rank's computation. Rows are (samples, elements); keys of mappings are flow indexes.
 
-    `row_dtype` is that of the rows. Groups are those of the pool, or its buckets.
+    Slices run a micro-batch at a time: 0 is the only one where a round isn't cut. Groups are those
+    of the pool, or its buckets.
     """
 
     device: torch.device
@@ -31,7 +32,9 @@ class Work(Protocol):
         """Get ready for an iteration, before its time is taken."""
         ...
 
-    def forward(self, item: Slice, inputs: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
+    def forward(
+        self, item: Slice, inputs: Mapping[int, torch.Tensor], micro_batch: int
+    ) -> torch.Tensor | None:
         """Compute a slice; give the rows that all flows out of it carry."""
         ...
 
@@ -39,6 +42,7 @@ class Work(Protocol):
         self,
         item: Slice,
         gradients: Mapping[int, torch.Tensor],
+        micro_batch: int,
         watched: Mapping[int, Callable[[], None]],
     ) -> Mapping[int, torch.Tensor]:
         """Give the gradient of each input whose flow has one.

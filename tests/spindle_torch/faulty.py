@@ -27,7 +27,9 @@ class Faulty:
     def __getattr__(self, name: str) -> object:
         return getattr(self.work, name)
 
-    def forward(self, item: Slice, inputs: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
+    def forward(
+        self, item: Slice, inputs: Mapping[int, torch.Tensor], micro_batch: int
+    ) -> torch.Tensor | None:
         if dist.get_rank() == FAULTY_RANK:
             if self.fault == "raise":
                 raise ArithmeticError("planted")
@@ -35,7 +37,7 @@ class Faulty:
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.fault == "stall":
                 time.sleep(60)
-        return self.work.forward(item, inputs)
+        return self.work.forward(item, inputs, micro_batch)
 
 
 def change_plan(path: Path) -> Path:

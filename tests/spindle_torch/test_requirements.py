@@ -39,7 +39,6 @@ def test_a_norm_to_clip_at_that_is_not_above_0_is_refused(norm: float) -> None:
 @pytest.mark.parametrize(
     ("plan", "feature"),
     [
-        (pipelined_plan(), "micro-batches"),
         (pipelined_plan(ranks=1, dp=2, zero_stage=3), "sharded gradients (ZeRO-2), sharded"),
         (
             replace(
@@ -49,7 +48,7 @@ def test_a_norm_to_clip_at_that_is_not_above_0_is_refused(norm: float) -> None:
             "selective recomputation",
         ),
     ],
-    ids=["pipeline", "zero3", "selective"],
+    ids=["zero3", "selective"],
 )
 def test_what_only_the_simulator_does_is_refused(plan: Plan, feature: str) -> None:
     with pytest.raises(PlanError, match=re.escape(feature)):
