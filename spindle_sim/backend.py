@@ -175,8 +175,9 @@ class Profiler(Protocol):
         probes: Sequence[Probe],
         options: ProfilingOptions,
         advance: Callable[[str], None],
+        steps: Sequence[StepProbe] = (),
     ) -> Profiling:
-        """Measure the probes, which come smallest first; `advance` is told each one's name.
+        """Measure steps and probes, which come smallest first; `advance` is told each one's name.
 
         Raises:
             UsageError: what it needs isn't installed, or there is no such device or dtype.

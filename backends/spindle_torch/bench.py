@@ -3,6 +3,7 @@
 Collectives are left out: a shard's stand-in group does what the shard itself does around them.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from spindle_sim.estimate.probe import Probe
+from spindle_sim.estimate.probe import Probe, StepProbe
 from spindle_sim.plan import Backward
 from spindle_sim.workload import (
     ContrastiveLoss,
@@ -30,7 +31,7 @@ from spindle_torch.layers import (
     TransformerModule,
 )
 
-__all__ = ["Bench", "make_bench"]
+__all__ = ["Bench", "make_bench", "make_step", "num_stepped", "step_s"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,44 @@ def make_bench(probe: Probe, dtype: torch.dtype, device: torch.device) -> Bench:
             return _contrastive(probe.operator, make)
         case Custom():
             raise AssertionError("a custom operator has no module")
+
+
+def make_step(
+    probe: StepProbe, dtype: torch.dtype, device: torch.device
+) -> torch.optim.Optimizer | None:
+    """Make the optimizer that runs have, over parameters of these operators; None without any."""
+    parameters = [
+        nn.Parameter(torch.randn(weight.shape, dtype=dtype, device=device))
+        for operator in probe.operators
+        if not isinstance(operator, Custom)
+        for weight in make_bench(
+            Probe(operator=operator, tokens=2, samples=1, context_tokens=2), dtype, device
+        ).weights
+    ]
+    return torch.optim.AdamW(parameters, foreach=False) if parameters else None
+
+
+def step_s(optimizer: torch.optim.Optimizer) -> float:
+    """Give the seconds of one step, with gradients made before it and forgotten within it."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    is_cuda = optimizer.param_groups[0]["params"][0].is_cuda
+    if is_cuda:
+        torch.cuda.synchronize()
+    begun_s = time.perf_counter()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    if is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - begun_s
+
+
+def num_stepped(optimizer: torch.optim.Optimizer) -> int:
+    """Count the parameters of an optimizer."""
+    return sum(
+        parameter.numel() for group in optimizer.param_groups for parameter in group["params"]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,11 @@ import torch
 
 from spindle_sim.backend import ProfilingOptions
 from spindle_sim.errors import InputError, UsageError
-from spindle_sim.estimate.probe import Probe, ProbeResult, Profiling, SkippedProbe
-from spindle_sim.estimate.profile import LinkPoint, OperatorPoint
+from spindle_sim.estimate.probe import Probe, ProbeResult, Profiling, SkippedProbe, StepProbe
+from spindle_sim.estimate.profile import LinkPoint, OperatorPoint, OptimizerPoint
 from spindle_sim.plan import Backward
 from spindle_sim.workload import Custom
-from spindle_torch.bench import Bench, make_bench
+from spindle_torch.bench import Bench, make_bench, make_step, num_stepped, step_s
 
 __all__ = ["DTYPES", "device_name", "measured", "relative_spread"]
 
@@ -31,6 +31,8 @@ _MOST_RUNS = 50
 _STABLE = 0.01  # the median's own uncertainty, relative: about IQR / sqrt(runs)
 _RUNS_OF_POINT = 3 * (1 + _LEAST_RUNS)  # at least: three kinds of backward, each warmed up once
 _BYTES_PER_MODELLED_ELEMENT = 2
+_SHARE_OF_STEPS = 0.1  # of the whole time
+_STEPPED_BYTES = 20  # a parameter, its gradient, two moments, and some to spare
 
 
 def measured(
@@ -40,8 +42,9 @@ def measured(
     *,
     deadline_s: float,
     links: tuple[LinkPoint, ...] = (),
+    steps: Sequence[StepProbe] = (),
 ) -> Profiling:
-    """Measure the probes, smallest first, until `deadline_s` of the monotonic clock.
+    """Measure steps, then the probes, smallest first, until `deadline_s` of the monotonic clock.
 
     Raises:
         UsageError: the time isn't enough for a single point.
@@ -51,6 +54,7 @@ def measured(
     results: list[ProbeResult] = []
     skipped: list[SkippedProbe] = []
     with _one_thread(device):
+        optimizer = tuple(_stepped(steps, options, device))
         pace = _Pace(deadline_s=deadline_s)
         for index, probe in enumerate(probes):
             advance(probe.name)
@@ -75,6 +79,8 @@ def measured(
         results=tuple(results),
         skipped=tuple(skipped),
         links=links,
+        optimizer=optimizer,
+        element_bytes=float(DTYPES[options.dtype].itemsize),
     )
 
 
@@ -88,6 +94,32 @@ def device_name(device: torch.device) -> str:
             if line.startswith("model name"):
                 return f"{line.partition(':')[2].strip()} (CPU)"
     return f"{platform.processor() or platform.machine()} (CPU)"
+
+
+def _stepped(
+    steps: Sequence[StepProbe], options: ProfilingOptions, device: torch.device
+) -> Iterator[OptimizerPoint]:
+    """Measure optimizer steps; parameters are float32, as they are under autocast, too.
+
+    What is too large for the time or the memory is left out.
+    """
+    until_s = time.monotonic() + _SHARE_OF_STEPS * options.budget_s
+    for probe in steps:
+        needed_bytes = _STEPPED_BYTES * probe.parameters
+        if needed_bytes > _free_bytes(device) or time.monotonic() > until_s:
+            continue
+        optimizer = make_step(probe, torch.float32, device)
+        if optimizer is None:
+            continue
+        step_s(optimizer)  # warms up, and makes the moments
+        found: list[float] = []
+        while len(found) < _LEAST_RUNS or (
+            len(found) < _STABLE_RUNS and time.monotonic() < until_s
+        ):
+            found.append(step_s(optimizer))
+        yield OptimizerPoint(
+            parameters=float(num_stepped(optimizer)), time_s=statistics.median(found)
+        )
 
 
 @dataclass(slots=True)

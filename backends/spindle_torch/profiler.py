@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from spindle_sim.backend import ProfilingOptions
 from spindle_sim.errors import UsageError, suggestion
-from spindle_sim.estimate.probe import Probe, Profiling
+from spindle_sim.estimate.probe import Probe, Profiling, StepProbe
 from spindle_sim.estimate.profile import LinkPoint
 
 __all__ = ["DEVICES", "DTYPES", "TorchProfiler"]
@@ -30,8 +30,9 @@ class TorchProfiler:
         probes: Sequence[Probe],
         options: ProfilingOptions,
         advance: Callable[[str], None],
+        steps: Sequence[StepProbe] = (),
     ) -> Profiling:
-        """Measure links first, if asked for, then operators with the time that is left.
+        """Measure links first, if asked for, then steps and operators with the time that is left.
 
         Raises:
             UsageError: torch isn't installed, or there is no such device or dtype, or the time
@@ -47,7 +48,7 @@ class TorchProfiler:
         if options.num_processes > 1:
             advance(f"links between {options.num_processes} processes")
             links = measured_links(options)
-        return measured(probes, options, advance, deadline_s=deadline_s, links=links)
+        return measured(probes, options, advance, deadline_s=deadline_s, links=links, steps=steps)
 
 
 def _check(options: ProfilingOptions) -> None:

@@ -20,11 +20,11 @@ import torch
 import torch.distributed as dist
 
 from spindle_sim.backend import Execution, ExecutionOptions, Validation
-from spindle_sim.estimate.probe import Probe, ProbeResult, Profiling, StepProbe
+from spindle_sim.estimate.probe import Probe, ProbeResult, Profiling
 from spindle_sim.estimate.profile import LinkPoint, OperatorPoint, OptimizerPoint
 from spindle_sim.plan import Backward, Plan
 from spindle_sim.plan.atomic import write_atomically
-from spindle_torch.bench import Bench, make_bench
+from spindle_torch.bench import Bench, make_bench, make_step, num_stepped, step_s
 from spindle_torch.clocks import shared_clock
 from spindle_torch.emulation import Emulation
 from spindle_torch.engine import Engine
@@ -52,7 +52,7 @@ class _Turns:
     device: torch.device
     dtype: torch.dtype
     benches: list[tuple[Probe, Bench]]
-    optimizers: list[tuple[StepProbe, torch.optim.Optimizer]]
+    optimizers: list[torch.optim.Optimizer]
     engines: list[tuple[Plan, Engine]]
     gradients: dict[int, torch.Tensor] = field(default_factory=dict)
     times: _Times = field(default_factory=dict)
@@ -66,8 +66,8 @@ class _Turns:
             for index, (_, bench) in enumerate(self.benches):
                 for kind in bench.backwards:
                     self._probe(index, bench, kind)
-        for index, (_, optimizer) in enumerate(self.optimizers):
-            self._step(index, optimizer)
+        for index, optimizer in enumerate(self.optimizers):
+            self._note(("step", index), step_s(optimizer))
         if self.benches and dist.get_world_size() > 1:
             self._links()
         self.notes.append([])
@@ -93,15 +93,6 @@ class _Turns:
         bench.forget()
         self._note(("forward", index, kind), between_s - begun_s)
         self._note(("backward", index, kind), ended_s - between_s)
-
-    def _step(self, index: int, optimizer: torch.optim.Optimizer) -> None:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = torch.zeros_like(parameter)
-        begun_s = time.perf_counter()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        self._note(("step", index), time.perf_counter() - begun_s)
 
     def _links(self) -> None:
         world, rank = dist.get_world_size(), dist.get_rank()
@@ -186,20 +177,13 @@ def _turns(task: Task) -> _Turns:
         device=device,
         dtype=dtype,
         benches=benches,
-        optimizers=[(probe, _optimizer(probe, dtype, device)) for probe in task.steps],
+        optimizers=[
+            optimizer
+            for probe in task.steps
+            if (optimizer := make_step(probe, dtype, device)) is not None
+        ],
         engines=[(plan, _engine(plan, task.options, device, dtype)) for plan in task.plans],
     )
-
-
-def _optimizer(probe: StepProbe, dtype: torch.dtype, device: torch.device) -> torch.optim.Optimizer:
-    parameters = [
-        torch.nn.Parameter(torch.randn(weight.shape, dtype=dtype, device=device))
-        for operator in probe.operators
-        for weight in make_bench(
-            Probe(operator=operator, tokens=2, samples=1, context_tokens=2), dtype, device
-        ).weights
-    ]
-    return torch.optim.AdamW(parameters, foreach=False)
 
 
 def _engine(
@@ -257,9 +241,10 @@ def _profiling(turns: _Turns, ranks: Sequence[_Times], elapsed_s: float) -> Prof
         links=tuple(_link_points(ranks)),
         optimizer=tuple(
             OptimizerPoint(
-                parameters=float(probe.parameters), time_s=statistics.median(alone["step", index])
+                parameters=float(num_stepped(optimizer)),
+                time_s=statistics.median(alone["step", index]),
             )
-            for index, (probe, _) in enumerate(turns.optimizers)
+            for index, optimizer in enumerate(turns.optimizers)
         ),
         element_bytes=float(turns.dtype.itemsize),
     )

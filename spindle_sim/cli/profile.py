@@ -32,9 +32,6 @@ __all__ = ["profile"]
 
 _DEVICES = ("cpu", "cuda")
 _DTYPES = ("float32", "bf16")
-_UNMEASURED = ("collectives", "optimizer step")
-
-
 Output = Annotated[
     str, typer.Option("--output", "-o", metavar="FILE", help="The profile file to write.")
 ]
@@ -118,11 +115,11 @@ def _measure(workload: "Workload", cluster: str, options: "ProfilingOptions") ->
     from spindle_sim.cluster import parse_cluster
     from spindle_sim.estimate import Estimator
     from spindle_sim.planner.contract import contract
-    from spindle_sim.planner.probes import probes
+    from spindle_sim.planner.probes import probes, step_probes
 
     wanted = probes(contract(workload), Estimator(parse_cluster(cluster)))
     with progress(len(wanted) + (options.num_processes > 1)) as advance:
-        return find_profiler("torch").profile(wanted, options, advance)
+        return find_profiler("torch").profile(wanted, options, advance, step_probes(workload))
 
 
 def _print(output: str, found: "Profiling", num_operators: int) -> None:
@@ -133,7 +130,12 @@ def _print(output: str, found: "Profiling", num_operators: int) -> None:
         f" {len(found.skipped)} points skipped",
         file=stream,
     )
-    print(f"Not measured, but modelled by the estimator: {', '.join(_UNMEASURED)}", file=stream)
+    print(f"Not measured, but modelled by the estimator: {_unmeasured(found)}", file=stream)
+
+
+def _unmeasured(found: "Profiling") -> str:
+    missing = ["tensor-parallel collectives" if found.links else "collectives"]
+    return ", ".join([*missing, *([] if found.optimizer else ["optimizer step"])])
 
 
 def _check_choices(device: str, dtype: str) -> None:
@@ -173,7 +175,10 @@ def _document(path: str, found: "Profiling", budget_s: float) -> dict[str, objec
         "budget_s": budget_s,
         "points": len(found.results),
         "links": len(found.links),
-        "not_measured": list(_UNMEASURED),
+        "optimizer": [
+            {"parameters": step.parameters, "time_s": step.time_s} for step in found.optimizer
+        ],
+        "not_measured": _unmeasured(found).split(", "),
         "skipped": [
             {
                 "operator": item.probe.operator.kind,
