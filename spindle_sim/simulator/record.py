@@ -1,23 +1,24 @@
-"""Writing down what happened: spans as they end, laid on streams when all is over."""
+"""Writing down what happened: spans as they end, laid on streams when all is over.
 
-from collections.abc import Iterable
+Much of it repeats, for many devices and micro-batches: until the end it is kept once, not as spans.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from operator import attrgetter, itemgetter
+from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from spindle_sim.plan import MetaOp, Slice
 from spindle_sim.timeline import Kind, Phase, Span
 
-__all__ = ["Note", "Record"]
+__all__ = ["Record", "Subject"]
 
 
-class Note(NamedTuple):
-    """A span of communication that has no stream yet."""
+class Subject(NamedTuple):
+    """What a span of communication is about, whenever it is."""
 
-    device: int
-    start_s: float
-    end_s: float
     kind: Kind
     phase: Phase
     slice: str = ""
@@ -25,15 +26,31 @@ class Note(NamedTuple):
     task: str = ""
     size_bytes: float = 0.0
     peer: int | None = None
-    micro_batch: int = 0
+
+
+class _Operated(NamedTuple):
+    """A forward or backward of a slice, on all of its devices."""
+
+    item: Slice
+    metaop: MetaOp
+    phase: Phase
+    start_s: float
+    end_s: float
+    micro_batch: int
+    wait_s: float
+
+
+_Note = tuple[float, float, int, int]  # start, end, number of its subject, micro-batch
 
 
 @dataclass(slots=True)
 class Record:
     """What happened so far."""
 
-    compute: list[Span] = field(default_factory=list)
-    communication: list[Note] = field(default_factory=list)
+    _operated: list[_Operated] = field(default_factory=list)
+    _stepped: dict[int, Span] = field(default_factory=dict)
+    _subjects: dict[Subject, int] = field(default_factory=dict)
+    _notes: dict[int, list[_Note]] = field(default_factory=dict)  # by device
 
     def operation(
         self,
@@ -47,81 +64,102 @@ class Record:
         wait_s: float = 0.0,
     ) -> None:
         """Note that every device of a slice computed."""
-        for device in item.devices:
-            self.compute.append(
-                Span(
-                    device=device,
-                    start_s=start_s,
-                    end_s=end_s,
-                    kind=Kind.COMPUTE,
-                    phase=phase,
-                    metaop=metaop.id,
-                    task=metaop.task,
-                    slice=item.id,
-                    micro_batch=micro_batch,
-                    wait_s=wait_s,
-                )
-            )
+        done = _Operated(item, metaop, phase, start_s, end_s, micro_batch, wait_s)
+        self._operated.append(done)
 
     def optimizer(self, device: int, start_s: float, end_s: float) -> None:
         """Note that a device stepped its optimizer."""
-        self.compute.append(
-            Span(device=device, start_s=start_s, end_s=end_s, kind=Kind.OPTIMIZER, phase=Phase.STEP)
+        self._stepped[device] = Span(
+            device=device, start_s=start_s, end_s=end_s, kind=Kind.OPTIMIZER, phase=Phase.STEP
         )
 
     def sync(self, devices: Iterable[int], start_s: float, end_s: float, size_bytes: float) -> None:
         """Note that devices synchronized vectors of `size_bytes`."""
-        self.communication += [
-            Note(device, start_s, end_s, Kind.SYNC, Phase.SYNC, size_bytes=size_bytes)
-            for device in devices
-        ]
+        number = self.subject(Subject(Kind.SYNC, Phase.SYNC, size_bytes=size_bytes))
+        for device in devices:
+            self.communication(device, start_s, end_s, number)
+
+    def subject(self, subject: Subject) -> int:
+        """Give the number of what communication is about."""
+        return self._subjects.setdefault(subject, len(self._subjects))
+
+    def communication(
+        self, device: int, start_s: float, end_s: float, subject: int, *, micro_batch: int = 0
+    ) -> None:
+        """Note that a device communicated; `subject` is the number of what about."""
+        self._notes.setdefault(device, []).append((start_s, end_s, subject, micro_batch))
 
     def spans(self) -> tuple[Span, ...]:
         """Give all spans by device, stream and start, none overlapping on a stream."""
-        by_device: dict[int, list[Span]] = {}
-        for span in self.compute:
-            by_device.setdefault(span.device, []).append(span)
-        notes: dict[int, list[Note]] = {}
-        for note in self.communication:
-            notes.setdefault(note.device, []).append(note)
+        operated: dict[int, list[_Operated]] = {}
+        for done in self._operated:
+            for device in done.item.devices:
+                operated.setdefault(device, []).append(done)
+        subjects = list(self._subjects)
+        names = [(subject.kind, subject.slice) for subject in subjects]
         ordered: list[Span] = []
-        for device in sorted(by_device.keys() | notes.keys()):
-            ordered += sorted(by_device.get(device, ()), key=attrgetter("start_s", "end_s"))
-            ordered += _laid(notes.get(device, []))
+        for device in sorted(operated.keys() | self._notes.keys() | self._stepped.keys()):
+            computed = [_computed(device, done) for done in operated.get(device, ())]
+            if device in self._stepped:
+                computed.append(self._stepped[device])
+            ordered += sorted(computed, key=attrgetter("start_s", "end_s"))
+            ordered += _laid(device, self._notes.get(device, []), subjects, names)
         return tuple(ordered)
 
 
-def _laid(notes: list[Note]) -> list[Span]:
-    """Lay the communication of one device on streams: each takes the lowest one that is free."""
-    notes.sort(key=itemgetter(1, 2, 3, 5))  # start, end, kind, slice
+def _computed(device: int, done: _Operated) -> Span:
+    return Span(
+        device=device,
+        start_s=done.start_s,
+        end_s=done.end_s,
+        kind=Kind.COMPUTE,
+        phase=done.phase,
+        metaop=done.metaop.id,
+        task=done.metaop.task,
+        slice=done.item.id,
+        micro_batch=done.micro_batch,
+        wait_s=done.wait_s,
+    )
+
+
+def _laid(
+    device: int,
+    notes: list[_Note],
+    subjects: Sequence[Subject],
+    names: Sequence[tuple[Kind, str]],
+) -> Iterable[Span]:
+    """Lay the communication of one device on streams: each takes the lowest one that is free.
+
+    What starts and ends with others comes in the order of `names`.
+    """
+    notes.sort(key=lambda note: (note[0], note[1], names[note[2]]))
     streams: list[list[Span]] = []
     free: list[int] = []
     busy: list[tuple[float, int]] = []
-    for note in notes:
-        while busy and busy[0][0] <= note.start_s:
+    for start_s, end_s, number, micro_batch in notes:
+        while busy and busy[0][0] <= start_s:
             heappush(free, heappop(busy)[1])
         if free:
             stream = heappop(free)
         else:
             streams.append([])
             stream = len(streams)
-        heappush(busy, (note.end_s, stream))
-        streams[stream - 1].append(_span(note, stream))
-    return [span for spans in streams for span in spans]
-
-
-def _span(note: Note, stream: int) -> Span:
-    return Span(
-        device=note.device,
-        start_s=note.start_s,
-        end_s=note.end_s,
-        kind=note.kind,
-        phase=note.phase,
-        metaop=note.metaop,
-        task=note.task,
-        slice=note.slice,
-        stream=stream,
-        bytes=note.size_bytes,
-        peer=note.peer,
-        micro_batch=note.micro_batch,
-    )
+        heappush(busy, (end_s, stream))
+        kind, phase, slice_id, metaop, task, size_bytes, peer = subjects[number]
+        streams[stream - 1].append(
+            Span(
+                device=device,
+                start_s=start_s,
+                end_s=end_s,
+                kind=kind,
+                phase=phase,
+                metaop=metaop,
+                task=task,
+                slice=slice_id,
+                stream=stream,
+                bytes=size_bytes,
+                peer=peer,
+                micro_batch=micro_batch,
+            )
+        )
+    return chain.from_iterable(streams)

@@ -76,7 +76,7 @@ def prepare(
     boundaries = Boundaries(plan=plan, slices=plan.slice_by_id(), metaops=plan.metaop_by_id())
     crossings = {
         (flow.source_slice, flow.target_slice, phase): crossing(
-            boundaries.of(flow, phase), links, estimator, together=True
+            boundaries.of(flow, phase), links, estimator, repeats=True
         )
         for flow in plan.flows
         for phase in ((Phase.FORWARD, Phase.BACKWARD) if flow.gradient else (Phase.FORWARD,))

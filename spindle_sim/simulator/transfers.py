@@ -5,7 +5,7 @@ of the same size progress alike, so they are one demand on the network with a lo
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import simpy
@@ -15,7 +15,7 @@ from spindle_sim.estimate import Estimator
 from spindle_sim.plan import Slice
 from spindle_sim.simulator.links import Links, Path, measured_demand
 from spindle_sim.simulator.network import Demand, Network
-from spindle_sim.simulator.record import Note, Record
+from spindle_sim.simulator.record import Record, Subject
 from spindle_sim.simulator.resharding import Layout, Piece, concatenated, reshard
 from spindle_sim.simulator.symmetry import coalesced
 from spindle_sim.timeline import Kind, Phase
@@ -46,17 +46,21 @@ class _Role(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """A boundary made ready: what goes on the network, and what is written of it."""
+    """A boundary made ready: what goes on the network, and what is written of it.
+
+    `repeats` where it is crossed several times.
+    """
 
     boundary: Boundary
     demands: tuple[Demand, ...]
     roles: tuple[_Role, ...]
+    repeats: bool
 
 
 def crossing(
-    boundary: Boundary, links: Links, estimator: Estimator, *, together: bool = False
+    boundary: Boundary, links: Links, estimator: Estimator, *, repeats: bool = False
 ) -> Crossing:
-    """Make a boundary ready; `together` lets messages of equal size progress as one."""
+    """Make a boundary ready; where it `repeats`, messages of equal size progress as one."""
     source, target = boundary.source, boundary.target
     pieces = reshard(
         Layout(devices=source.devices, tp=source.tp),
@@ -77,10 +81,10 @@ def crossing(
     batches = [*groups.values(), *([piece] for piece in copies)]
     place: Sequence[int] = range(len(demands))
     joined = tuple(demands)
-    if together:
+    if repeats:
         joined, place = coalesced(demands)
     roles = _roles([(place[number], batch) for number, batch in enumerate(batches)])
-    return Crossing(boundary=boundary, demands=joined, roles=roles)
+    return Crossing(boundary=boundary, demands=joined, roles=roles, repeats=repeats)
 
 
 @dataclass(slots=True)
@@ -92,6 +96,9 @@ class Transfers:
     network: Network
     record: Record
     estimator: Estimator
+    _known: dict[tuple[str, str, Phase], Sequence[tuple[int, int, tuple[int, ...]]]] = field(
+        default_factory=dict
+    )
 
     def start(self, ready: Crossing, micro_batch: int = 0) -> Event:
         """Start everything now; the event succeeds when all has arrived."""
@@ -100,25 +107,40 @@ class Transfers:
     def _run(self, ready: Crossing, micro_batch: int) -> "simpy.events.ProcessGenerator":
         started_s = self.env.now
         ends_s = yield self.network.transmit(ready.demands)
+        for device, subject, demands in self._noted(ready):
+            end_s = ends_s[demands[0]]
+            if len(demands) > 1:
+                end_s = max([ends_s[number] for number in demands])
+            self.record.communication(device, started_s, end_s, subject, micro_batch=micro_batch)
+
+    def _noted(self, ready: Crossing) -> Sequence[tuple[int, int, tuple[int, ...]]]:
+        """Give device, number of what is written of it, and demands of each role."""
         boundary = ready.boundary
-        for kind, device, size_bytes, peer, demands in ready.roles:
-            owner = boundary.source if kind is Kind.SEND else boundary.target
-            several = len(demands) > 1
-            self.record.communication.append(
-                Note(
-                    device,
-                    started_s,
-                    max([ends_s[n] for n in demands]) if several else ends_s[demands[0]],
-                    kind,
-                    boundary.phase,
-                    owner.id,
-                    owner.metaop,
-                    boundary.task,
-                    size_bytes,
-                    peer,
-                    micro_batch,
-                )
+        way = boundary.source.id, boundary.target.id, boundary.phase
+        if way in self._known:
+            return self._known[way]
+        noted = [
+            (
+                role.device,
+                self.record.subject(
+                    Subject(
+                        role.kind,
+                        boundary.phase,
+                        owner.id,
+                        owner.metaop,
+                        boundary.task,
+                        role.size_bytes,
+                        role.peer,
+                    )
+                ),
+                role.demands,
             )
+            for role in ready.roles
+            for owner in [boundary.source if role.kind is Kind.SEND else boundary.target]
+        ]
+        if ready.repeats:
+            self._known[way] = noted
+        return noted
 
 
 def _token_shards(source: Slice, target: Slice) -> int:
