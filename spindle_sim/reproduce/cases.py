@@ -56,7 +56,7 @@ class Change:
     nics_per_node: int = 1
     memory: float = 1.0  # of a device
     free_network: bool = False  # transfers and collectives cost nothing
-    overlap_sync: bool = False
+    overlap_sync: bool = True  # of all systems
 
 
 UNCHANGED = Change()

@@ -24,6 +24,7 @@ from spindle_sim.workload import Workload
 __all__ = ["evaluate_case", "the_cluster"]
 
 _BINS = 200
+_ISOLATED = ("spindle", "seq")  # those of figure 10
 _STATE_BYTES = PARAMETER_BYTES + OPTIMIZER_BYTES  # gradients aren't saved
 
 
@@ -110,30 +111,37 @@ def _plan(world: _World, name: str, *, zero1: bool | None = None) -> _Planned:
 
 
 def _outcome(world: _World, name: str, planned: _Planned) -> Outcome:
+    """Simulate a plan as it is trained, and with its synchronization isolated (section 5.4)."""
     plan, error, planning_s = planned
     if plan is None:
         return Outcome(strategy=name, error=error, planning_s=planning_s)
-    timeline = simulate(
-        plan,
-        overlap_sync=world.change.overlap_sync,
+    trained = _simulated(world, plan, overlap=world.change.overlap_sync)
+    isolated = _simulated(world, plan, overlap=False) if name in _ISOLATED else trained
+    return _figures(plan, trained, isolated, planning_s)
+
+
+def _simulated(world: _World, plan: Plan, *, overlap: bool) -> Timeline:
+    """Simulate a plan; whether gradients synchronize beside the backward isn't left to it."""
+    return simulate(
+        replace(plan, overlap_sync=overlap),
         network=not world.change.free_network,
         seed=world.seed,
     )
-    return _figures(plan, timeline, planning_s)
 
 
-def _figures(plan: Plan, timeline: Timeline, planning_s: float) -> Outcome:
-    summary = summarize(plan, timeline)
+def _figures(plan: Plan, trained: Timeline, isolated: Timeline, planning_s: float) -> Outcome:
+    summary, parts = summarize(plan, trained), summarize(plan, isolated)
     return Outcome(
         strategy=plan.strategy,
         iteration_s=summary.iteration_s,
-        forward_backward_s=summary.forward_backward_s,
-        sync_s=summary.sync_s - summary.optimizer_s,
-        optimizer_s=summary.optimizer_s,
-        send_recv_s=summary.send_recv_s,
-        idle_s=summary.idle_s,
+        isolated_s=parts.iteration_s,
+        forward_backward_s=parts.forward_backward_s,
+        sync_s=parts.sync_s - parts.optimizer_s,
+        optimizer_s=parts.optimizer_s,
+        send_recv_s=parts.send_recv_s,
+        idle_s=parts.idle_s,
         end_of_compute_s=max(
-            (span.end_s for span in timeline.spans if span.kind is Kind.COMPUTE), default=0.0
+            (span.end_s for span in isolated.spans if span.kind is Kind.COMPUTE), default=0.0
         ),
         makespan_s=schedule(plan).makespan_s,
         optimum_s=plan.optimum_s,
@@ -141,7 +149,7 @@ def _figures(plan: Plan, timeline: Timeline, planning_s: float) -> Outcome:
         utilization=summary.utilization,
         device_utilization=tuple(one.utilization for one in summary.devices),
         metaop_utilization=tuple((one.metaop, one.utilization) for one in summary.metaops),
-        over_time=utilization_over_time(plan, timeline, _BINS),
+        over_time=utilization_over_time(plan, trained, _BINS),
         memory_bytes=tuple(one.peak_memory_bytes for one in summary.devices),
         reload_bytes=_reload_bytes(plan),
         rounds=len({item.round for item in plan.slices}),

@@ -22,7 +22,7 @@ CHANGES: tuple[Change, ...] = (
     Change(name="network cards x 1/4", nic=0.25),
     Change(name="eight cards a node", nics_per_node=8),
     Change(name="free communication", free_network=True),
-    Change(name="synchronization overlapped", overlap_sync=True),
+    Change(name="no synchronization overlapped", overlap_sync=False),
     Change(name="memory x 4", memory=4.0),
 )
 _PARTS = ("fig8", "placement", "fig13", "fig14")

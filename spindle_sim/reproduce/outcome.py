@@ -11,15 +11,18 @@ __all__ = ["CaseResult", "Outcome"]
 class Outcome:
     """One strategy in one case; where no plan is feasible, `error` says why and all else is 0.
 
-    Times are seconds of an average device: `forward_backward_s` to `idle_s` add up to
-    `iteration_s`; `optimizer_s` isn't part of `sync_s` here. `end_of_compute_s` is when the last
-    device has computed, `makespan_s` the same with free transfers. `optimum_s` is C* of Theorem 1,
-    summed over MetaLevels, in the rate form; `equation_11_s` by equation 11 as printed.
+    In `iteration_s` gradients synchronize beside the backward, under all systems alike.
+    `isolated_s` is the iteration with synchronization after it, as section 5.4 isolates it; of
+    that one are `forward_backward_s` to `idle_s`, seconds of an average device that add up to it
+    (`optimizer_s` isn't part of `sync_s` here), and `end_of_compute_s`, when the last device has
+    computed; `makespan_s` is that with free transfers. `optimum_s` is C* of Theorem 1, summed over
+    MetaLevels, in the rate form; `equation_11_s` by equation 11 as printed.
     """
 
     strategy: str
     error: str = ""
     iteration_s: float = 0.0
+    isolated_s: float = 0.0
     forward_backward_s: float = 0.0
     sync_s: float = 0.0
     optimizer_s: float = 0.0

@@ -35,7 +35,7 @@ _SHOWN = (
     "zero_stage",
 )
 _BREAKDOWN = (
-    "iteration_s",
+    "isolated_s",
     "forward_backward_s",
     "sync_s",
     "optimizer_s",
@@ -148,8 +148,8 @@ def _placements(evidence: Evidence) -> list[Data]:
             **{
                 name: {
                     "overhead_s": outcome.transfer_overhead_s,
-                    "share": outcome.transfer_overhead_s / outcome.iteration_s,
-                    "iteration_s": outcome.iteration_s,
+                    "share": outcome.transfer_overhead_s / outcome.isolated_s,
+                    "isolated_s": outcome.isolated_s,
                 }
                 for name, outcome in (("spindle", ours), ("sequential", theirs))
             },

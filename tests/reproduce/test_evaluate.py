@@ -26,7 +26,8 @@ def test_a_case_has_the_times_of_its_plans(found: CaseResult) -> None:
         plan = make_plan(workload, the_cluster(8), name)
         row = found.of(name)
         assert row is not None
-        assert row.iteration_s == simulate(plan).iteration_s
+        assert row.iteration_s == simulate(plan, overlap_sync=True).iteration_s
+        assert row.isolated_s == simulate(plan).iteration_s
         assert row.makespan_s == schedule(plan).makespan_s
 
 

@@ -60,7 +60,7 @@ def placements(evidence: Evidence) -> list[tuple[CaseResult, Outcome, Outcome]]:
 
 
 def _share(outcome: Outcome) -> float:
-    return outcome.transfer_overhead_s / outcome.iteration_s
+    return outcome.transfer_overhead_s / outcome.isolated_s
 
 
 def _placement_ratio(evidence: Evidence) -> Found | None:

@@ -109,7 +109,7 @@ def _ends(part: Breakdown, words: str) -> Callable[[Evidence], Found | None]:
     """Take the smallest and the largest share over all cases of Spindle and Spindle-Seq."""
 
     def find(evidence: Evidence) -> Found | None:
-        shares = [part(one) / one.iteration_s for _, *pair in _both(evidence) for one in pair]
+        shares = [part(one) / one.isolated_s for _, *pair in _both(evidence) for one in pair]
         if not shares:
             return None
         return Found(
@@ -121,12 +121,12 @@ def _ends(part: Breakdown, words: str) -> Callable[[Evidence], Found | None]:
 
 
 def _computing(outcome: Outcome) -> float:
-    return outcome.iteration_s - outcome.sync_s - outcome.optimizer_s - outcome.send_recv_s
+    return outcome.isolated_s - outcome.sync_s - outcome.optimizer_s - outcome.send_recv_s
 
 
 def _send_recv(evidence: Evidence) -> Found | None:
     shares = {
-        result.case.name: spindle.send_recv_s / spindle.iteration_s
+        result.case.name: spindle.send_recv_s / spindle.isolated_s
         for result, spindle, _ in _both(evidence)
     }
     if not shares:
