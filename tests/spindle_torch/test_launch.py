@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from spindle_sim.timeline import Kind, Timeline
 from spindle_torch import TorchBackend
 from spindle_torch.launch import launch
 from tests.spindle_torch.plans import tiny_plan
+from tests.spindle_torch.processes import ranks_of, wait_for
 from tests.stated_plans import two_task_plan
 
 FAULTY = str(Path(__file__).parent / "faulty.py")
@@ -112,35 +112,6 @@ def test_the_ranks_of_a_killed_launcher_end_with_it(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     wait_for(lambda: {pid for pid in ranks if Path(f"/proc/{pid}/cmdline").exists()}, count=0)
-
-
-def ranks_of(launcher: int) -> set[int]:
-    """Give the processes below a process that run `-m spindle_torch`."""
-    parents: dict[int, int] = {}
-    commands: dict[int, bytes] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (path / "stat").read_text().rpartition(")")[2].split()
-            commands[int(path.name)] = (path / "cmdline").read_bytes()
-        except OSError:
-            continue  # it ended meanwhile
-        parents[int(path.name)] = int(fields[1])
-    found = set()
-    for pid, command in commands.items():
-        above = pid
-        while above in parents and above != launcher:
-            above = parents[above]
-        if above == launcher and b"spindle_torch\0" in command and b"agent" not in command:
-            found.add(pid)
-    return found
-
-
-def wait_for(found: Callable[[], set[int]], count: int) -> set[int]:
-    until_s = time.monotonic() + 60
-    while len(pids := found()) != count:
-        assert time.monotonic() < until_s, f"{len(pids)} ranks, expected {count}"
-        time.sleep(0.1)
-    return pids
 
 
 def test_a_plan_is_not_run_by_what_only_simulates() -> None:
