@@ -1,0 +1,119 @@
+"""`spindle validate-run` for real, on one rank: what it says, not how well it fares here."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("torch")
+
+from spindle_sim.backend import find_validator
+from spindle_sim.cli.application import application
+from spindle_sim.cli.fidelity import Case, orders, percentile
+from spindle_sim.errors import UsageError
+
+MOST = 20.0  # a busy host may be several times slower in one half: only what is absurd fails
+
+
+def validated(*arguments: str) -> dict[str, object]:
+    done = CliRunner().invoke(application(), ["validate-run", *arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert isinstance(document, dict)
+    return document
+
+
+def case(strategy: str, simulated_s: float, executed_s: float, ranks: int = 2) -> Case:
+    return Case(
+        workload="w",
+        strategy=strategy,
+        ranks=ranks,
+        simulated_s=simulated_s,
+        executed_s=executed_s,
+        spread=0.0,
+        long_share=1.0,
+    )
+
+
+@pytest.mark.slow
+def test_a_case_is_profiled_planned_simulated_and_executed() -> None:
+    document = validated(
+        *("--workload", "multitask-clip", "--strategies", "seq,optimus", "--ranks", "1"),
+        *("--iterations", "2"),
+    )
+    cases = document["cases"]
+    assert isinstance(cases, list)
+    assert [item["strategy"] for item in cases] == ["seq", "optimus"]
+    for item in cases:
+        assert item["ranks"] == 1
+        assert item["executed_s"] > 0
+        assert item["error"] == pytest.approx(item["simulated_s"] / item["executed_s"] - 1)
+        assert 1 / MOST < item["simulated_s"] / item["executed_s"] < MOST
+        assert item["paired_error"] > -1
+        assert item["long_share"] > 0.5
+    # On one rank both run the same slices one behind the other: one profile, one simulated time.
+    assert cases[0]["simulated_s"] == pytest.approx(cases[1]["simulated_s"])
+    assert document["median_error"] == pytest.approx(sum(abs(i["error"]) for i in cases) / 2)
+
+
+@pytest.mark.slow
+def test_an_emulated_iteration_takes_its_planned_time() -> None:
+    document = validated(
+        *("--emulate", "--workload", "multitask-clip", "--strategies", "seq", "--ranks", "2"),
+        *("--iterations", "2"),
+    )
+    cases = document["cases"]
+    assert isinstance(cases, list)
+    (item,) = cases
+    assert item["simulated_s"] == pytest.approx(2.0)
+    assert item["executed_s"] >= 2.0  # waiting takes at least as long as it should
+    assert item["paired_error"] is None
+
+
+def test_strategies_are_in_order_only_if_the_same_one_is_faster_in_both() -> None:
+    found = list(
+        orders(
+            [
+                case("a", 1.0, 1.0),
+                case("b", 1.1, 1.2),
+                case("c", 1.02, 0.9),
+                case("a", 3.0, 1.0, ranks=1),
+            ]
+        )
+    )
+    assert {(o.strategies, o.is_same) for o in found} == {
+        (("a", "b"), True),
+        (("a", "c"), False),
+        (("b", "c"), True),
+    }
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    values = [float(value) for value in range(30, 0, -1)]
+    assert percentile(values, 0.95) == 29.0
+    assert percentile(values, 0.5) == 15.0
+    assert percentile([4.0], 0.95) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--ranks", "0"], "--ranks 0: expected a whole number, at least 1"),
+        (["--ranks", "12", "--emulate"], "must be a multiple"),
+        (["--time-scale", "2"], "add --emulate"),
+        (["--strategies", "magic"], "no strategy 'magic'"),
+        (["--workload", "nothing"], "neither a built-in workload nor a file"),
+    ],
+)
+def test_a_wrong_option_is_refused(arguments: list[str], said: str) -> None:
+    from spindle_sim.errors import SpindleError
+
+    done = CliRunner().invoke(application(), ["validate-run", *arguments])
+    error = done.exception
+    text = str(error) if isinstance(error, SpindleError) else done.output
+    assert said in text
+
+
+def test_a_backend_that_only_simulates_measures_no_parts() -> None:
+    with pytest.raises(UsageError, match="has no processes"):
+        find_validator("programs")
