@@ -13,7 +13,10 @@ __all__ = ["schema"]
 
 def schema(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="workload, cluster, plan, profile or timeline.")
+        str,
+        typer.Argument(
+            metavar="NAME", help="workload, cluster, plan, profile, timeline or reproduction."
+        ),
     ],
 ) -> None:
     """Print the JSON Schema of a file format."""
@@ -28,6 +31,7 @@ def _schemas() -> dict[str, Callable[[], dict[str, Any]]]:
     from spindle_sim.estimate import profile_schema
     from spindle_sim.plan import plan_schema
     from spindle_sim.report import timeline_schema
+    from spindle_sim.reproduce.document import document_schema
     from spindle_sim.workload import workload_schema
 
     return {
@@ -36,4 +40,5 @@ def _schemas() -> dict[str, Callable[[], dict[str, Any]]]:
         "plan": plan_schema,
         "profile": profile_schema,
         "timeline": timeline_schema,
+        "reproduction": document_schema,
     }

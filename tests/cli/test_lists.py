@@ -69,7 +69,9 @@ def test_gpus_names_the_source_of_every_entry() -> None:
         assert row["source"] in printed
 
 
-@pytest.mark.parametrize("name", ["workload", "cluster", "plan", "profile", "timeline"])
+@pytest.mark.parametrize(
+    "name", ["workload", "cluster", "plan", "profile", "timeline", "reproduction"]
+)
 def test_a_schema_is_a_valid_json_schema(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(json.loads(run("schema", name).stdout))
 

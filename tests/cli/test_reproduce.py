@@ -1,6 +1,7 @@
 """`spindle reproduce`: the real command on small clusters."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,13 @@ def document(page: Path) -> dict[str, Any]:
 
 def test_the_document_keeps_its_schema(document: dict[str, Any]) -> None:
     jsonschema.validate(document, document_schema())
+
+
+def test_the_schema_that_is_published_is_that_of_the_document(
+    golden: Callable[[str, str], None],
+) -> None:
+    text = json.dumps(document_schema(), indent=2, sort_keys=True) + "\n"
+    golden("../../schemas/reproduction.schema.json", text)
 
 
 def test_every_statement_is_there_with_the_papers_value_beside_ours(
