@@ -64,6 +64,7 @@ class SpindleTask:
         module_name: str = "model",
         loss_weight: float = 1.0,
         loss_count: Count | None = None,
+        coupled_loss: bool = False,
     ) -> "SpindleTask":
         """Give the task that runs a whole model, which is split automatically.
 
@@ -77,6 +78,7 @@ class SpindleTask:
             data=data,
             loss_weight=loss_weight,
             loss_count=loss_count,
+            coupled_loss=coupled_loss,
         )
         task.add_module(module_name, model, inputs=inputs)
         task._arguments[module_name] = dict(arguments or {})

@@ -1,0 +1,15 @@
+"""What all tests of split models need."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def float64() -> Iterator[None]:
+    """Models are built and run in float64, in which equality shows."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)

@@ -1,0 +1,137 @@
+"""Trained by the engine on two ranks, split models have the gradients of plain PyTorch."""
+
+import random
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from spindle_sim import make_plan, parse_cluster
+from spindle_sim.plan import Plan, save_plan
+from spindle_torch.api import SplitModel
+from tests.builders import Part, make_memory
+from tests.builders import make_plan as plan_of
+from tests.spindle_torch.api.models import PLAIN, build
+from tests.spindle_torch.api.stepping import whole_loss
+from tests.stated_plans import stated
+
+PROBE = Path(__file__).parent / "probe.py"
+TOLERANCE = 1e-12
+STEPS = 2
+
+
+def dealt(split: SplitModel, seed: int, *, zero1: bool = False) -> Plan:
+    """Give a plan of slices dealt at random to two devices, whether shards are even or not."""
+    draw = random.Random(seed)
+    parts: list[Part] = []
+    for use in split.uses:
+        first = 0
+        while first < len(use.parts):
+            num_ops = draw.randint(1, len(use.parts) - first)
+            parts.append(
+                Part(
+                    metaop=f"{use.task}/{use.name}/layer",
+                    devices=draw.choice([(0,), (1,), (0, 1), (1, 0)]),
+                    first_op=first,
+                    num_ops=num_ops,
+                    stage=len(parts),
+                    recompute=draw.random() < 0.3,
+                )
+            )
+            first += num_ops
+    plan = plan_of(split.workload, parse_cluster("a800:1x2"), parts, zero1=zero1)
+    memory = make_memory(plan.metaops, plan.slices, plan.parameter_groups, zero1=zero1)
+    return stated(replace(plan, memory=memory))
+
+
+def reference(split: SplitModel) -> list[tuple[dict[str, float], dict[str, torch.Tensor]]]:
+    """Train in one process with plain PyTorch."""
+    trained = {name: item for name, item in split.parameters.items() if item.requires_grad}
+    optimizer = torch.optim.AdamW(trained.values(), lr=1e-3, foreach=False)
+    found = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        losses = {
+            task.name: task.loss_weight * whole_loss(split, task.name, step=step)
+            for task in split.tasks
+        }
+        torch.autograd.backward(torch.stack(list(losses.values())).sum())
+        gradients = {
+            name: item.grad.clone() for name, item in trained.items() if item.grad is not None
+        }
+        found.append(({task: loss.item() for task, loss in losses.items()}, gradients))
+        optimizer.step()
+    return found
+
+
+def train(folder: Path) -> None:
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, str(PROBE), str(folder), str(rank), "2"],
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for rank in range(2)
+        ]
+        ended = [rank.communicate(timeout=280) for rank in ranks]
+    for rank, (_, errors) in zip(ranks, ended, strict=True):
+        assert rank.returncode == 0, errors
+
+
+def check(folder: Path, name: str) -> None:
+    expected = reference(build(name.split(".")[0]))
+    ranks = [torch.load(folder / f"{name}.{rank}.pt", weights_only=True) for rank in range(2)]
+    for step, (losses, gradients) in enumerate(expected):
+        total = dict.fromkeys(losses, 0.0)
+        held: dict[str, torch.Tensor] = {}
+        for rank in ranks:
+            for task, loss in rank["steps"][step]["losses"].items():
+                total[task] += loss
+            for parameter, gradient in rank["steps"][step]["gradients"].items():
+                assert torch.equal(held.setdefault(parameter, gradient), gradient), parameter
+        assert total == pytest.approx(losses, rel=TOLERANCE), (name, step)
+        assert set(held) >= set(gradients)
+        largest = max(gradient.norm().item() for gradient in gradients.values())
+        for parameter, gradient in held.items():
+            plain = gradients.get(parameter, torch.zeros_like(gradient))
+            error = (gradient - plain).norm().item()
+            # A gradient of 0, such as that of a key's bias, is all rounding.
+            assert error <= TOLERANCE * max(plain.norm().item(), 1e-3 * largest), (name, parameter)
+
+
+def train_and_check(folder: Path, plans: dict[str, Plan]) -> None:
+    for name, plan in plans.items():
+        save_plan(plan, folder / f"{name}.json")
+    train(folder)
+    for name in plans:
+        check(folder, name)
+
+
+@pytest.mark.slow
+def test_models_train_as_in_plain_pytorch(tmp_path: Path) -> None:
+    cluster = parse_cluster("a800:1x2")
+    plans: dict[str, Plan] = {}
+    for name in PLAIN:
+        split = build(name)
+        for strategy in ("spindle", "seq"):
+            plans[f"{name}.{strategy}"] = make_plan(split.workload, cluster, strategy)
+        for seed in range(3):
+            plans[f"{name}.{seed}"] = dealt(split, seed)
+    train_and_check(tmp_path, plans)
+
+
+@pytest.mark.slow
+def test_published_models_train_as_in_plain_pytorch(tmp_path: Path) -> None:
+    plans: dict[str, Plan] = {}
+    for name in ("vit", "clip", "llama_tied", "llava", "t5"):
+        split = build(name)
+        plans[f"{name}.spindle"] = make_plan(split.workload, parse_cluster("a800:1x2"))
+        plans[f"{name}.0"] = dealt(split, 0)
+    train_and_check(tmp_path, plans)
