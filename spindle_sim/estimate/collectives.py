@@ -22,6 +22,7 @@ _US = 1e-6
 _LINK_LATENCY_S, _NETWORK_LATENCY_S = 10e-6, 20e-6
 _NETWORK_OVERHEAD_S = 1e-6  # the least time of a hop within a node where there are several nodes
 _LL_LIMIT = 87.7e9  # bytes/s, NCCL's bound for LL on Ampere, one node
+_PAIR = 2  # nodes that a ring crosses at its full rate
 _REFERENCE_RANKS = 8  # a Gpu's collective bandwidth is that of eight ranks
 
 
@@ -141,6 +142,8 @@ class CollectiveModel:
 
     cluster: Cluster
     nccl: NcclModel
+    ring_share: float = 1.0  # of the NICs' rate, across three nodes and more
+    mixed_ring_share: float = 1.0  # where a node has several ranks of the group, and others'
 
     @classmethod
     def of(cls, cluster: Cluster) -> "CollectiveModel":
@@ -196,7 +199,7 @@ class CollectiveModel:
         return cluster.network_latency_s + size_bytes / bandwidth
 
     def _choices(self, collective: Collective, size_bytes: float, group: _Group) -> list[_Choice]:
-        ranks, nccl = group.ranks, self.nccl
+        ranks, nccl, share = group.ranks, self.nccl, self._network_share(group)
         passes = 2 if collective is Collective.ALL_REDUCE else 1
         ring_bytes = passes * (ranks - 1) / ranks * size_bytes
         choices = []
@@ -207,18 +210,18 @@ class CollectiveModel:
                     name=f"ring/{protocol.name}",
                     latency_s=fixed_s + self._ring_latency_s(protocol, group, passes),
                     port_bytes=ring_bytes / self._port_share(protocol.bandwidth, protocol, group),
-                    border_bytes=ring_bytes / protocol.bandwidth,
+                    border_bytes=ring_bytes / (protocol.bandwidth * share),
                 )
             )
             # A chain within a node is what a tree is there: it pays only across nodes.
             if collective is Collective.ALL_REDUCE and group.islands > 1:
-                share = protocol.tree_bandwidth
+                tree = protocol.tree_bandwidth
                 choices.append(
                     _Choice(
                         name=f"tree/{protocol.name}",
                         latency_s=fixed_s + self._tree_latency_s(protocol, group),
-                        port_bytes=2 * size_bytes / self._port_share(share, protocol, group),
-                        border_bytes=2 * size_bytes / share,
+                        port_bytes=2 * size_bytes / self._port_share(tree, protocol, group),
+                        border_bytes=2 * size_bytes / (tree * share),
                     )
                 )
         if nccl.sharp_gain and group.islands == 1 and ranks == self.cluster.island_size:
@@ -233,6 +236,12 @@ class CollectiveModel:
                 )
             )
         return choices
+
+    def _network_share(self, group: _Group) -> float:
+        if group.nodes <= _PAIR:
+            return 1.0
+        mixed = 1 < group.most_in_island < self.cluster.island_size
+        return self.mixed_ring_share if mixed else self.ring_share
 
     def _port_share(self, protocol_share: float, protocol: Protocol, group: _Group) -> float:
         """Give the share of a port's bandwidth that a ring of so many ranks reaches."""

@@ -3,13 +3,15 @@
 A roofline whose efficiency falls with the size of the work, since every part has a fixed time: a
 product takes gemm_fixed_s + max(FLOP / (efficiency * peak), bytes / bandwidth), so that small ones
 reach little of the peak. The CPU launches kernels ahead of the GPU, so launching is a floor of an
-operator's time, not an addition. Communication is not in here.
+operator's time, not an addition; a software profile can say that the two don't overlap that well.
+Communication is not in here.
 """
 
 from dataclasses import dataclass
 
 from spindle_sim.cluster import Gpu
 from spindle_sim.estimate.device import DeviceModel
+from spindle_sim.estimate.software import EAGER, SoftwareModel
 from spindle_sim.plan import Backward
 from spindle_sim.workload import Attention, Gemm, OperatorCost, Sharding
 
@@ -17,6 +19,9 @@ __all__ = ["ComputeModel"]
 
 BYTES_PER_ELEMENT = 2  # bf16
 BACKWARD_TRAFFIC = 1.5  # reads the kept input and the gradient, writes one: three for two
+# Of unfused attention's scores, 2 bytes each: softmax reads and writes them, dropout too and writes
+# a mask of 1 byte; the backward reads mask and gradient and writes, reads both and writes.
+FORWARD_SCORE_PASSES, BACKWARD_SCORE_PASSES = 4.5, 5.5
 BACKWARD_ATTENTION = 2.5  # five products for two: the scores are computed again
 # Adam reads gradient (2), master weight and two moments (12), writes those and the weight (14);
 # the norm of the gradients for clipping reads them once more (2).
@@ -29,15 +34,16 @@ class ComputeModel:
 
     gpu: Gpu
     device: DeviceModel
+    software: SoftwareModel = EAGER
 
     def forward_s(self, cost: OperatorCost, samples: float, tp: int = 1) -> float:
         """Give the forward time of `samples` items at tensor-parallel degree `tp`."""
-        busy_s = self._rest_s(cost.traffic_bytes * samples / tp, cost.kernels - _products(cost))
+        busy_s = self._rest_s(_traffic_bytes(cost, tp) * samples, cost.kernels - _products(cost))
         for gemm in cost.gemms:
             busy_s += self.gemm_s(gemm, samples, tp)
         for item in cost.attentions:
             busy_s += self.attention_s(item, samples, tp)
-        return max(busy_s, cost.kernels * self.device.launch_s)
+        return self._launched_s(busy_s, cost.kernels)
 
     def backward_s(
         self, cost: OperatorCost, samples: float, backward: Backward, tp: int = 1
@@ -57,9 +63,9 @@ class ComputeModel:
             busy_s += self.attention_s(item, samples, tp, backward=True)
         # Each other kernel has about two in the backward: gradient, and its reduction or sum.
         others = 2 * max(0, cost.kernels - _products(cost))
-        busy_s += self._rest_s(BACKWARD_TRAFFIC * cost.traffic_bytes * samples / tp, others)
-        kernels = gradients + 2 * len(cost.attentions) + others
-        return max(busy_s, kernels * self.device.launch_s)
+        traffic_bytes = BACKWARD_TRAFFIC * _traffic_bytes(cost, tp) * samples
+        busy_s += self._rest_s(traffic_bytes, others)
+        return self._launched_s(busy_s, gradients + 2 * len(cost.attentions) + others)
 
     def gemm_s(self, gemm: Gemm, samples: float, tp: int = 1) -> float:
         """Give the time of the product, or of one of its two gradients: as many FLOP."""
@@ -73,7 +79,11 @@ class ComputeModel:
     def product_s(self, rows: float, inner: float, columns: float) -> float:
         """Give the time of one matrix product (rows x inner) @ (inner x columns)."""
         device, gpu = self.device, self.gpu
-        flops_s = 2.0 * rows * inner * columns / (device.gemm_efficiency * gpu.peak_flops)
+        efficiency = device.gemm_efficiency
+        # An odd row length keeps the tensor cores from loading aligned vectors.
+        if self.software.gemm_odd_efficiency is not None and int(columns) % 2:
+            efficiency = min(efficiency, self.software.gemm_odd_efficiency)
+        flops_s = 2.0 * rows * inner * columns / (efficiency * gpu.peak_flops)
         size_bytes = BYTES_PER_ELEMENT * (rows * inner + inner * columns + rows * columns)
         bandwidth = device.gemm_memory_efficiency * gpu.memory_bandwidth_bytes_per_s
         return device.gemm_fixed_s + max(flops_s, size_bytes / bandwidth)
@@ -81,7 +91,12 @@ class ComputeModel:
     def attention_s(
         self, attention: Attention, samples: float, tp: int = 1, *, backward: bool = False
     ) -> float:
-        """Give the time of flash attention; a causal kernel computes half of the square."""
+        """Give the time of flash attention; a causal kernel computes half of the square.
+
+        Unfused attention computes the whole square, and moves its scores.
+        """
+        if not attention.fused:
+            return attention.count * self._unfused_s(attention, samples / tp, backward=backward)
         device = self.device
         rows = attention.queries * attention.heads * samples / tp + device.attention_tail_rows
         flops = 4.0 * rows * attention.keys * attention.head_width
@@ -98,12 +113,46 @@ class ComputeModel:
         """Give the time of one mixed-precision Adam step over the parameters that a device owns."""
         if num_parameters <= 0:
             return 0.0
-        return self._rest_s(OPTIMIZER_BYTES_PER_PARAMETER * num_parameters, 1)
+        traffic_s = self._rest_s(OPTIMIZER_BYTES_PER_PARAMETER * num_parameters, 1)
+        return traffic_s + self.software.step_s
+
+    def _unfused_s(self, attention: Attention, share: float, *, backward: bool) -> float:
+        """Give the time of products, softmax and dropout apart, for a share of heads or samples."""
+        device, gpu = self.device, self.gpu
+        scores = attention.scores * share
+        vectors = (attention.queries + attention.keys) * attention.heads * attention.head_width
+        size_bytes = BYTES_PER_ELEMENT * (scores + vectors * share)
+        product_s = device.gemm_fixed_s + max(
+            2.0
+            * scores
+            * attention.head_width
+            / (self.software.batched_efficiency * gpu.peak_flops),
+            size_bytes / (device.gemm_memory_efficiency * gpu.memory_bandwidth_bytes_per_s),
+        )
+        products, passes = (4, BACKWARD_SCORE_PASSES) if backward else (2, FORWARD_SCORE_PASSES)
+        moved_s = self._rest_s(passes * BYTES_PER_ELEMENT * scores, 2)
+        return products * product_s + moved_s
+
+    def _launched_s(self, busy_s: float, kernels: int) -> float:
+        launch_s = kernels * self.device.launch_s
+        exponent = self.software.launch_exponent
+        if exponent is None:
+            return max(busy_s, launch_s)
+        longer = max(busy_s, launch_s)  # taken out, so that no power overflows
+        return float(
+            longer * (1.0 + (min(busy_s, launch_s) / longer) ** exponent) ** (1 / exponent)
+        )
 
     def _rest_s(self, traffic_bytes: float, kernels: int) -> float:
         device = self.device
         bandwidth = device.elementwise_efficiency * self.gpu.memory_bandwidth_bytes_per_s
         return traffic_bytes / bandwidth + max(0, kernels) * device.kernel_floor_s
+
+
+def _traffic_bytes(cost: OperatorCost, tp: int) -> float:
+    """Give one sample's memory traffic on one of tp ranks."""
+    whole = min(cost.replicated_traffic_bytes, cost.traffic_bytes)
+    return whole + (cost.traffic_bytes - whole) / tp
 
 
 def _products(cost: OperatorCost) -> int:

@@ -12,8 +12,9 @@ from spindle_sim.estimate.device import DeviceModels, device_models, is_measured
 from spindle_sim.estimate.links import LinkTable, MeasuredLink
 from spindle_sim.estimate.measured import MeasuredTimes, measured_step_s
 from spindle_sim.estimate.profile import Profile, load_profile
+from spindle_sim.estimate.software import EAGER, SoftwareModel
 from spindle_sim.plan import Backward
-from spindle_sim.workload import Custom, OperatorCost, OperatorNode, TransformerLayer
+from spindle_sim.workload import Custom, OperatorCost, OperatorNode, Projection, TransformerLayer
 
 __all__ = ["EXTRAPOLATED", "Estimator"]
 
@@ -32,6 +33,7 @@ class Estimator:
         profile: Profile | Path | str | None = None,
         *,
         models: DeviceModels | None = None,
+        software: SoftwareModel = EAGER,
     ) -> None:
         """Prepare the models of `cluster`; `profile` may be a file's path."""
         models = models or device_models()
@@ -39,8 +41,15 @@ class Estimator:
             profile = load_profile(profile)
         self.cluster = cluster
         self.profile = profile
-        self.compute = ComputeModel(gpu=cluster.gpu, device=models.device(cluster.gpu))
-        self.collectives = CollectiveModel(cluster=cluster, nccl=models.collective(cluster.gpu))
+        self.software = software
+        device = software.device(models.device(cluster.gpu))
+        self.compute = ComputeModel(gpu=cluster.gpu, device=device, software=software)
+        self.collectives = CollectiveModel(
+            cluster=cluster,
+            nccl=models.collective(cluster.gpu),
+            ring_share=software.ring_network_share,
+            mixed_ring_share=software.mixed_ring_network_share,
+        )
         self._measured = MeasuredTimes.of(profile, self.compute) if profile else None
         self._links = LinkTable.of(profile, cluster) if profile and profile.links else None
         self._curves: dict[tuple[object, ...], ScalingCurve] = {}
@@ -72,6 +81,8 @@ class Estimator:
         if self.extrapolated:
             words.append("extrapolated")
         model = f"analytic model {device.name} ({', '.join(words)})"
+        if self.software is not EAGER:
+            model += f", software {self.software.name}"
         if self.profile is None:
             return model
         return f"{self.profile.provenance.kind} {self.profile.name}, elsewhere {model}"
@@ -82,6 +93,8 @@ class Estimator:
         known = f"{self.compute.device!r}{self.collectives.nccl!r}"
         if self.profile is not None:
             known += self.profile.sha256
+        if self.software is not EAGER:
+            known += repr(self.software)
         return hashlib.sha256(known.encode()).hexdigest()
 
     def provenance(self, operator: OperatorNode, *, tp: int = 1) -> str:
@@ -228,10 +241,10 @@ class Estimator:
     ) -> tuple[float, float]:
         if self._measured is not None and (found := self._measured.find(node, tp)) is not None:
             return self._measured.times_s(found, cost, backward, samples)
-        return (
-            self.compute.forward_s(cost, samples, tp),
-            self.compute.backward_s(cost, samples, backward, tp),
-        )
+        forward_s = self.compute.forward_s(cost, samples, tp)
+        if isinstance(node.operator, Projection) and node.operator.logits:
+            forward_s += self.software.loss_s
+        return forward_s, self.compute.backward_s(cost, samples, backward, tp)
 
     def _gather_s(self, size_bytes: float, devices: Sequence[int]) -> tuple[float, float]:
         """Give how long a coupled loss gathers features in the forward, and sums their gradients.

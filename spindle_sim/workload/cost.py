@@ -52,7 +52,7 @@ class Attention:
     """Scaled dot-product attention of one sample, without its projections.
 
     `causal` kernels skip half of the square; FLOP are counted in full, as most published model FLOP
-    figures do.
+    figures do. Without `fused` kernels the scores of the whole square go through memory.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -62,6 +62,7 @@ class Attention:
     heads: Size
     head_width: Size
     causal: bool = False
+    fused: bool = True
     count: Size = 1
 
     def __post_init__(self) -> None:
@@ -72,7 +73,12 @@ class Attention:
     @property
     def flops(self) -> float:
         """FLOP for one sample: two products of queries x keys x (heads * head_width)."""
-        return 4.0 * self.queries * self.keys * self.heads * self.head_width * self.count
+        return 4.0 * self.scores * self.head_width * self.count
+
+    @property
+    def scores(self) -> float:
+        """Scores of one sample: one for each query, key and head."""
+        return float(self.queries) * self.keys * self.heads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +94,11 @@ class OperatorCost:
     gemms: tuple[Gemm, ...] = ()
     attentions: tuple[Attention, ...] = ()
     traffic_bytes: Quantity = 0.0  # memory traffic of everything that is no product or attention
+    replicated_traffic_bytes: Quantity = 0.0  # of it: what tensor parallelism doesn't divide
     kernels: Size = 1  # kernels launched by one forward, whatever the batch
     output_bytes: Quantity = 0.0  # the data flow to the next operator
     saved_bytes: Quantity = 0.0  # kept for the backward, the part that tensor parallelism divides
+    saved_attention_bytes: Quantity = 0.0  # of it: what an attention core alone keeps
     saved_replicated_bytes: Quantity = (
         0.0  # kept for the backward whole on each tensor-parallel rank
     )

@@ -3,6 +3,7 @@
 Formulas: 4 d^2 + 2 d f parameters and 2 S (4 d^2 + k d f) + 4 S^2 d forward FLOP a transformer
 layer, with k = 2, or 3 where the MLP is gated; saved activations 2 S (8 d + 2 f) + 4 h S bytes
 (pre-norm, flash attention, bf16, no dropout), which equals what torch saves for an encoder layer.
+Unfused attention with dropout keeps S d (34 + 5 h S / d) bytes (arXiv 2205.05198).
 """
 
 import math
@@ -16,6 +17,7 @@ from spindle_sim.workload.cost import Attention, Gemm, OperatorCost, Sharding, V
 __all__ = ["ContrastiveLoss", "Custom", "Embedding", "Operator", "Projection", "TransformerLayer"]
 
 BYTES_PER_ELEMENT = 2  # bf16
+_SCORE_BYTES = 5.0  # kept of a score without flash attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +25,8 @@ class TransformerLayer:
     """A pre-norm transformer layer: self-attention, optional cross-attention, MLP.
 
     `key_value_heads` below `heads` is grouped-query attention; `gated` a three-matrix MLP
-    (SwiGLU); `context_width` adds cross-attention over a context of that width.
+    (SwiGLU); `context_width` adds cross-attention over a context of that width. `attention` is one
+    flash kernel, or unfused: products, softmax and dropout apart, as Megatron-LM had it until 2022.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -36,6 +39,7 @@ class TransformerLayer:
     head_width: Count | None = None
     gated: bool = False
     causal: bool = False
+    attention: Literal["flash", "unfused"] = "flash"
     norm: Literal["layer", "rms"] = "layer"
     query_value_bias: bool = True
     key_bias: bool = True
@@ -129,6 +133,7 @@ class TransformerLayer:
             Gemm(rows=tokens, inner=f, columns=d, sharding=row),
         ]
         head_width = q // self.heads
+        fused = self.attention == "flash"
         attentions = [
             Attention(
                 queries=tokens,
@@ -136,6 +141,7 @@ class TransformerLayer:
                 heads=self.heads,
                 head_width=head_width,
                 causal=self.causal,
+                fused=fused,
             )
         ]
         saved = tokens * (2 * q + 2 * kv + (4 * f if self.gated else 2 * f))
@@ -149,25 +155,37 @@ class TransformerLayer:
             ]
             attentions.append(
                 Attention(
-                    queries=tokens, keys=context_tokens, heads=self.heads, head_width=head_width
+                    queries=tokens,
+                    keys=context_tokens,
+                    heads=self.heads,
+                    head_width=head_width,
+                    fused=fused,
                 )
             )
             saved += tokens * 2 * q + context_tokens * 2 * kv
         blocks = len(attentions) + 1
         # Read and write: two passes for each norm, two for each residual, three for the MLP's
         # activation (fused kernels, every tensor crosses HBM once each way).
-        elements = tokens * (5 * blocks * d + 3 * f * ups)
+        replicated = float(BYTES_PER_ELEMENT * tokens * 5 * blocks * d)
         output = BYTES_PER_ELEMENT * tokens * d
+        masks, scores_bytes = 0, 4.0 * len(attentions) * self.heads * tokens
+        if not fused:  # dropout's masks (1 byte); softmax, dropped-out weights and their mask
+            masks = blocks * tokens * d
+            scores_bytes = sum(_SCORE_BYTES * item.scores for item in attentions)
         return OperatorCost(
             gemms=tuple(gemms),
             attentions=tuple(attentions),
-            traffic_bytes=float(BYTES_PER_ELEMENT * elements),
-            kernels=(16 if self.gated else 14) + (8 if self.context_width is not None else 0),
-            output_bytes=float(output),
-            saved_bytes=float(
-                BYTES_PER_ELEMENT * saved + 4 * len(attentions) * self.heads * tokens
+            traffic_bytes=replicated + BYTES_PER_ELEMENT * tokens * 3 * f * ups + masks,
+            replicated_traffic_bytes=replicated + masks,
+            kernels=(
+                (16 if self.gated else 14)
+                + (8 if self.context_width is not None else 0)
+                + (0 if fused else 6 * len(attentions))
             ),
-            saved_replicated_bytes=float(2 * blocks * output),
+            output_bytes=float(output),
+            saved_bytes=BYTES_PER_ELEMENT * saved + scores_bytes,
+            saved_replicated_bytes=float(2 * blocks * output + masks),
+            saved_attention_bytes=scores_bytes,
             reduced_bytes=float(blocks * output),
             reductions=blocks,
         )

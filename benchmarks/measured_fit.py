@@ -1,0 +1,276 @@
+"""Fit the software profile of Megatron-DeepSpeed on A100s to measured iterations.
+
+python -m benchmarks.measured_fit [--output FILE] [--splits 5]
+
+Few constants, one set for all rows. The fit plays no plan: it adds up what the estimator says of
+a row and its operators in the closed form of 1F1B; `spindle validate-measured` simulates each row.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from spindle_sim.cluster import Cluster, parse_cluster
+from spindle_sim.estimate import EAGER, Collective, Estimator, SoftwareModel
+from spindle_sim.estimate.device import Provenance
+from spindle_sim.estimate.software import SoftwareModels
+from spindle_sim.plan import Backward
+from spindle_sim.plan.atomic import write_atomically
+from spindle_sim.whatif.measured import (
+    Configuration,
+    MeasuredRow,
+    Setting,
+    configuration_workload,
+    read_measured,
+    row_cluster,
+)
+from spindle_sim.workload import OperatorNode, operator_graph
+
+__all__ = ["NODE", "Forecast", "fit_software", "measured_rows", "splits"]
+
+# As the source's configuration files state it: 800 Gb/s a node.
+NODE = parse_cluster("a100:8", nics_per_node=4, nic_bandwidth="200Gb/s")
+NAME = "megatron-deepspeed-2022"
+# Constants by name: where the search starts, and the least and most that it may give.
+START: dict[str, tuple[float, float, float]] = {
+    "gemm_efficiency": (0.85, 0.5, 0.95),
+    "gemm_odd_efficiency": (0.37, 0.05, 0.95),
+    "batched_efficiency": (0.5, 0.05, 0.95),
+    "elementwise_efficiency": (0.75, 0.2, 1.0),
+    "launch_s": (40e-6, 4e-6, 200e-6),
+    "loss_s": (2.5e-3, 0.0, 20e-3),
+    "step_s": (2e-3, 0.0, 20e-3),
+    "ring_network_share": (0.46, 0.05, 1.0),
+    "mixed_ring_network_share": (0.18, 0.02, 1.0),
+}
+LAUNCH_EXPONENT = 4.0  # of 2, 3, 4, 6 and the plain maximum the best on both tables
+MULTI_WEIGHT = 3.0  # a row of several nodes counts as much as three of a single one
+_NODE_RANKS = 8
+
+
+def measured_rows(table: str) -> tuple[MeasuredRow, ...]:
+    """Give the rows of the table "single" or "multi" that come with the project."""
+    name = f"measured/a100_megatron_{table}_node.csv"
+    with resources.as_file(resources.files("spindle_traces").joinpath(name)) as path:
+        return read_measured(path)
+
+
+@dataclass(slots=True, kw_only=True)
+class Forecast:
+    """Seconds of rows under one software profile, in closed form; remembers operators' times."""
+
+    software: SoftwareModel
+    _estimators: dict[int, Estimator] = field(default_factory=dict)
+    _times: dict[tuple[int, ...], tuple[float, float, float]] = field(default_factory=dict)
+
+    def iteration_s(self, row: Configuration) -> float:
+        """Give one iteration: the longest stage for each micro-batch, the others once, sync."""
+        estimator = self._estimator(row.gpus)
+        first_s, layer_s, last_s = self._operators_s(row, estimator)
+        count = row.global_batch // row.dp // row.micro_batch
+        stage_s = row.layers / row.pp * layer_s
+        whole_s = row.layers * layer_s + first_s + last_s
+        longest_s = stage_s + (first_s + last_s if row.pp == 1 else max(first_s, last_s))
+        hop_bytes = 2.0 * row.micro_batch * row.sequence * row.hidden
+        hops_s = 0.0
+        if row.pp > 1:
+            hops_s = 2 * (row.pp - 1) * estimator.transfer_s(hop_bytes, 0, row.tp * row.dp)
+        held = _held_parameters(row)
+        sync_s = _sync_s(estimator, row, 2.0 * held)
+        working_s = whole_s + (count - 1) * longest_s + hops_s
+        return working_s + sync_s + estimator.optimizer_step_s(held)
+
+    def _operators_s(self, row: Configuration, estimator: Estimator) -> tuple[float, float, float]:
+        key = (row.hidden, row.heads, row.sequence, row.tp, row.micro_batch)
+        if key not in self._times:
+            self._times[key] = _three(
+                sum(
+                    estimator.operation_s(
+                        node,
+                        Backward.WEIGHT_ONLY if index == 0 else Backward.FULL,
+                        samples=row.micro_batch,
+                        tp=row.tp,
+                        recompute=index == 1,
+                    )
+                )
+                for index, node in enumerate(_nodes(row.hidden, row.heads, row.sequence, row.tp))
+            )
+        return self._times[key]
+
+    def _estimator(self, gpus: int) -> Estimator:
+        if gpus not in self._estimators:
+            cluster = row_cluster(NODE, gpus)
+            self._estimators[gpus] = Estimator(cluster, software=self.software)
+        return self._estimators[gpus]
+
+
+def fit_software(rows: Sequence[MeasuredRow]) -> SoftwareModel:
+    """Fit the constants to rows, by relative deviation; far-out rows count little."""
+    from scipy.optimize import least_squares
+
+    names, start = list(START), np.array([START[name][0] for name in START])
+    lowest = np.array([START[name][1] for name in names]) / start
+    highest = np.array([START[name][2] for name in names]) / start
+    weights = np.array([MULTI_WEIGHT if _is_multi(row) else 1.0 for row in rows])
+
+    def software(scaled: Iterable[float]) -> SoftwareModel:
+        values = {
+            name: float(f"{value:.4g}") if not scaled_raw else float(value)
+            for name, value in zip(names, np.asarray(list(scaled)) * start, strict=True)
+        }
+        return _software(values)
+
+    scaled_raw = True
+
+    def deviations(scaled: Iterable[float]) -> list[float]:
+        forecast = Forecast(software=software(scaled))
+        ratios = [forecast.iteration_s(row.configuration) / row.measured_s for row in rows]
+        return [float(value) for value in weights * np.log(ratios)]
+
+    found = least_squares(
+        deviations,
+        np.ones(len(names)),
+        bounds=(lowest, highest),
+        loss="soft_l1",
+        f_scale=0.03,
+        diff_step=1e-4,
+    )
+    scaled_raw = False
+    return software(found.x)
+
+
+def splits(seed: int, rows: Sequence[MeasuredRow]) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
+    """Give two random halves."""
+    order = np.random.default_rng(seed).permutation(len(rows))
+    half = len(rows) // 2
+    return [rows[i] for i in order[:half]], [rows[i] for i in order[half:]]
+
+
+def errors(software: SoftwareModel, rows: Sequence[MeasuredRow]) -> list[float]:
+    """Give the relative errors of the closed form."""
+    forecast = Forecast(software=software)
+    return [forecast.iteration_s(row.configuration) / row.measured_s - 1 for row in rows]
+
+
+def _software(values: dict[str, float]) -> SoftwareModel:
+    return replace(
+        EAGER,
+        name=NAME,
+        provenance=Provenance(
+            device="A100-SXM4-80GB",
+            kind="modelled",
+            source="fitted to VIA-Research/vTrain, data/ground_truth_single.csv and _multi.csv (MIT"
+            " licence), the rows in spindle_traces/measured: see docs/estimates.md",
+            date="2026-11-30",
+            tool="benchmarks/measured_fit.py",
+        ),
+        launch_exponent=LAUNCH_EXPONENT,
+        **values,
+    )
+
+
+@cache
+def _nodes(hidden: int, heads: int, sequence: int, tp: int) -> tuple[OperatorNode, ...]:
+    """Give embedding, one layer and the head."""
+    one = Configuration(
+        gpus=tp,
+        global_batch=1,
+        micro_batch=1,
+        hidden=hidden,
+        heads=heads,
+        layers=1,
+        sequence=sequence,
+        tp=tp,
+        dp=1,
+        pp=1,
+    )
+    graph = operator_graph(configuration_workload(one, Setting(node=NODE, software=EAGER)))
+    return tuple(graph.nodes[name]["operator"] for name in graph)
+
+
+def _three(values: Iterable[float]) -> tuple[float, float, float]:
+    first, second, third = values
+    return first, second, third
+
+
+def _held_parameters(row: Configuration) -> float:
+    """Give the parameters of the fullest device: a stage's layers, and embedding or head."""
+    nodes = _nodes(row.hidden, row.heads, row.sequence, row.tp)
+    first, layer, last = (node.operator for node in nodes)
+    ends = [item.parameters - item.sharded_parameters * (1 - 1 / row.tp) for item in (first, last)]
+    each = layer.parameters - layer.sharded_parameters * (1 - 1 / row.tp)
+    return row.layers / row.pp * each + (sum(ends) if row.pp == 1 else max(ends))
+
+
+def _sync_s(estimator: Estimator, row: Configuration, size_bytes: float) -> float:
+    """Give the all-reduce of gradients, beside those of the other tensor-parallel shards."""
+    if row.dp == 1:
+        return 0.0
+    group = range(0, row.tp * row.dp, row.tp)
+    alone_s = estimator.all_reduce_s(size_bytes, group)
+    demand = estimator.collective_demand(Collective.ALL_REDUCE, size_bytes, group)
+    if not demand.nic_bytes:
+        return alone_s
+    cluster: Cluster = estimator.cluster
+    nodes = {node for (node, _), _ in demand.nic_bytes}
+    own = sum(size for _, size in demand.nic_bytes) / len(nodes)
+    rate = cluster.nics_per_node * cluster.nic_bandwidth_bytes_per_s * cluster.nic_efficiency
+    return max(alone_s, demand.latency_s + min(row.tp, _NODE_RANKS) * own / rate)
+
+
+def _is_multi(row: MeasuredRow) -> bool:
+    return row.configuration.gpus > _NODE_RANKS
+
+
+def _shown(found: Sequence[float]) -> str:
+    amounts = np.abs(found)
+    return f"mean {amounts.mean():.2%} median {np.median(amounts):.2%} largest {amounts.max():.1%}"
+
+
+def _print_splits(count: int, single: Sequence[MeasuredRow], multi: Sequence[MeasuredRow]) -> None:
+    for seed in range(count):
+        one, other = splits(seed, single)
+        few, rest = splits(seed, multi)
+        software = fit_software([*one, *few])
+        print(f"seed {seed}: single held out {_shown(errors(software, other))}", end="; ")
+        print(f"multi held out {_shown(errors(software, rest))}", flush=True)
+    groups: list[tuple[str, Callable[[Configuration], object]]] = [
+        ("hidden", lambda row: row.hidden if row.gpus <= _NODE_RANKS else None),
+        ("tp", lambda row: row.tp),
+        ("gpus", lambda row: row.gpus),
+    ]
+    for name, key in groups:
+        for value in sorted({key(row.configuration) for row in [*single, *multi]} - {None}):
+            held = [row for row in [*single, *multi] if key(row.configuration) == value]
+            kept = [row for row in [*single, *multi] if key(row.configuration) != value]
+            found = errors(fit_software(kept), held)
+            print(f"{name} {value} held out, {len(held)} rows: {_shown(found)}", flush=True)
+
+
+def main() -> None:
+    """Fit, show the errors of the closed form, and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, help="write the profile to this file")
+    parser.add_argument("--splits", type=int, default=0, help="refit to that many random halves")
+    arguments = parser.parse_args()
+    single, multi = measured_rows("single"), measured_rows("multi")
+    software = fit_software([*single, *multi])
+    print(f"single {_shown(errors(software, single))}; multi {_shown(errors(software, multi))}")
+    models = SoftwareModels(format_version="1.0", software=(software,))
+    text = json.dumps(asdict(models), indent=1) + "\n"
+    if arguments.output is None:
+        print(text)
+    else:
+        write_atomically(arguments.output, text.encode())
+    if arguments.splits:
+        _print_splits(arguments.splits, single, multi)
+
+
+if __name__ == "__main__":
+    main()
