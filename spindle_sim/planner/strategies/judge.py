@@ -4,10 +4,12 @@ Tasks meet only in the parameters that they share: a device holds the states of 
 it runs in any round, and synchronizes each of them once, with all others that hold it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import lru_cache, reduce
+from itertools import groupby, zip_longest
 from math import inf
+from operator import or_
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +25,7 @@ from spindle_sim.estimate.memory import (
 from spindle_sim.plan import MetaOp
 from spindle_sim.planner.strategies.rounds import Sketch
 
-__all__ = ["Judge", "Option", "Verdict"]
+__all__ = ["Judge", "Option", "Runs", "Verdict"]
 
 # As the simulator's: computing beside a collective takes so much longer, and what is synchronized
 # last, a bucket, has nothing left to hide behind.
@@ -32,6 +34,7 @@ _BUCKET_BYTES = 100e6
 _SHARDED_GRADIENTS, _SHARDED_PARAMETERS = 2, 3
 
 Run = tuple[int, int, int]  # first operator of a parameter set, end, devices as bits
+Runs = tuple[Run, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class Option:
 
     sketch: Sketch
     round_s: float
-    runs: dict[str, tuple[Run, ...]]  # by parameter set
+    runs: dict[str, Runs]  # by parameter set
 
     @property
     def window_s(self) -> float:
@@ -48,22 +51,27 @@ class Option:
         return sum(self.sketch.backward_s) / self.sketch.config.pp
 
     @staticmethod
-    def of(sketch: Sketch, round_s: float, metaops: dict[str, MetaOp]) -> "Option":
-        """Give the option with the operators that each device runs."""
+    def of(
+        sketch: Sketch, round_s: float, sets: Mapping[str, str], known: dict[Runs, Runs]
+    ) -> "Option":
+        """Give the option with the operators that each device runs.
+
+        `sets` are the parameter sets of MetaOps, `known` the runs of all options so far.
+        """
         runs: dict[str, list[Run]] = {}
         for stage, pieces in enumerate(sketch.stages):
             devices = sketch.config.stage_devices(stage)
             mask = (1 << devices[-1] + 1) - (1 << devices[0])
             for piece in pieces:
-                own = runs.setdefault(metaops[piece.metaop].parameter_set, [])
+                own = runs.setdefault(sets[piece.metaop], [])
                 end = piece.first_op + piece.num_ops
                 if own and own[-1][1:] == (piece.first_op, mask):  # recomputed in part
                     own[-1] = own[-1][0], end, mask
                 else:
                     own.append((piece.first_op, end, mask))
-        return Option(
-            sketch=sketch, round_s=round_s, runs={name: tuple(own) for name, own in runs.items()}
-        )
+        # Equal ones are one, so that what is known of one is known of all.
+        shared = {name: known.setdefault(tuple(own), tuple(own)) for name, own in runs.items()}
+        return Option(sketch=sketch, round_s=round_s, runs=shared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,17 +92,17 @@ class Verdict:
         return inf if self.short_bytes > 0 else self.seconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Held:
     """Parameters that one set of devices holds: of one shard, numbers of them."""
 
     trained: float = 0.0
     frozen: float = 0.0
     largest: float = 0.0
-    reductions: int = 1  # micro-batches of all rounds that use them
+    reductions: int = 0  # micro-batches of all rounds that use them
 
 
-_NOTHING = _Held()
+_Segment = tuple[int, int, tuple[int, ...]]  # operators, devices, which of the ways have them
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,9 +114,20 @@ class Judge:
     metaops: dict[str, MetaOp]  # by parameter set
     _devices: dict[int, npt.NDArray[np.intp]] = field(default_factory=dict)
     _times: dict[tuple[object, ...], float] = field(default_factory=dict)
+    _segments: dict[tuple[int, ...], tuple[_Segment, ...]] = field(default_factory=dict)
+    # With the options themselves, so that none of them goes and leaves its id to another.
+    _verdicts: dict[tuple[int, ...], tuple[tuple[Option, ...], Verdict]] = field(
+        default_factory=dict
+    )
 
     def verdict(self, options: Sequence[Option], zero_stage: int) -> Verdict:
         """Judge options under a ZeRO stage."""
+        key = (zero_stage, *map(id, options))
+        if key not in self._verdicts:
+            self._verdicts[key] = tuple(options), self._verdict(options, zero_stage)
+        return self._verdicts[key][1]
+
+    def _verdict(self, options: Sequence[Option], zero_stage: int) -> Verdict:
         held = self._held(options)
         num_devices = self.cluster.num_devices
         states, stepped, owned, largest = np.zeros((4, num_devices))
@@ -139,25 +158,28 @@ class Judge:
 
     def _held(self, options: Sequence[Option]) -> dict[tuple[int, int], _Held]:
         """Give what is held, by devices and the last round that uses it."""
-        uses: dict[str, dict[tuple[Run, ...], tuple[int, int]]] = {}
+        uses: dict[str, dict[int, tuple[Runs, int, int]]] = {}
         for number, option in enumerate(options):
             for name, runs in option.runs.items():
                 own = uses.setdefault(name, {})
-                _, before = own.get(runs, (0, 0))
-                own[runs] = number, before + option.sketch.micro_batches
+                before = own[id(runs)][2] if id(runs) in own else 0
+                own[id(runs)] = runs, number, before + option.sketch.micro_batches
         held: dict[tuple[int, int], _Held] = {}
         for name, by_runs in uses.items():
+            if tuple(by_runs) not in self._segments:
+                self._segments[tuple(by_runs)] = _segments([runs for runs, *_ in by_runs.values()])
+            rows = tuple(by_runs.values())
             metaop = self.metaops[name]
-            size = shard_parameters(metaop, self._tp(options, next(iter(by_runs.values()))[0]))
-            for count, mask, last, reductions in _segments(by_runs):
-                known = held.get((mask, last), _NOTHING)
-                trained, frozen = (0.0, size) if metaop.frozen else (size, 0.0)
-                held[mask, last] = _Held(
-                    trained=known.trained + trained * count,
-                    frozen=known.frozen + frozen * count,
-                    largest=max(known.largest, trained),
-                    reductions=max(known.reductions, reductions),
-                )
+            size = shard_parameters(metaop, self._tp(options, rows[0][1]))
+            for count, mask, members in self._segments[tuple(by_runs)]:
+                last = max(rows[member][1] for member in members)
+                one = held.setdefault((mask, last), _Held())
+                one.reductions = max(one.reductions, sum(rows[member][2] for member in members))
+                if metaop.frozen:
+                    one.frozen += size * count
+                else:
+                    one.trained += size * count
+                    one.largest = max(one.largest, size)
         return held
 
     def _synced_s(
@@ -217,27 +239,20 @@ class Judge:
         return options[number].sketch.config.tp
 
 
-def _segments(
-    by_runs: dict[tuple[Run, ...], tuple[int, int]],
-) -> Iterator[tuple[int, int, int, int]]:
-    """Give (operators, devices, last round, micro-batches) of what one set's operators share.
+def _segments(ways: Sequence[Runs]) -> tuple[_Segment, ...]:
+    """Give what the operators of a set share, if tasks run them in these ways."""
+    shared: list[tuple[int, tuple[int, ...]]] = []
+    for masks in zip_longest(*(_masks(runs) for runs in ways), fillvalue=0):
+        members = tuple(index for index, own in enumerate(masks) if own)
+        shared.append((reduce(or_, masks), members))
+    return tuple((sum(1 for _ in same), *one) for one, same in groupby(shared))
 
-    Of each way in which tasks run the set: the last such task, and their micro-batches together.
-    """
-    if len(by_runs) == 1:
-        ((runs, (last, reductions)),) = by_runs.items()
-        borders = sorted({border for first, end, _ in runs for border in (first, end)})
-        if len(borders) == len(runs) + 1:  # none overlaps another
-            for first, end, mask in runs:
-                yield end - first, mask, last, reductions
-            return
-    borders = sorted({b for runs in by_runs for first, end, _ in runs for b in (first, end)})
-    for begin, stop in pairwise(borders):
-        mask, last, reductions = 0, 0, 0
-        for runs, (number, count) in by_runs.items():
-            for first, end, devices in runs:
-                if first <= begin < end:
-                    mask |= devices
-                    last = max(last, number)
-                    reductions += count
-        yield stop - begin, mask, last, reductions
+
+@lru_cache(maxsize=4096)
+def _masks(runs: Runs) -> tuple[int, ...]:
+    """Give the devices of each operator of a set."""
+    masks = [0] * max(end for _, end, _ in runs)
+    for first, end, mask in runs:
+        for op in range(first, end):
+            masks[op] |= mask
+    return tuple(masks)

@@ -10,7 +10,8 @@ from math import inf
 
 from spindle_sim.cluster import Cluster
 from spindle_sim.estimate import state_bytes
-from spindle_sim.planner.strategies.judge import Option
+from spindle_sim.estimate.memory import GRADIENT_BYTES, OPTIMIZER_BYTES, PARAMETER_BYTES
+from spindle_sim.planner.strategies.judge import Option, Runs
 from spindle_sim.planner.strategies.parallel import ParallelConfig, Recompute, operator_s
 from spindle_sim.planner.strategies.rounds import Sketch, TaskRounds
 from spindle_sim.planner.strategies.space import (
@@ -35,6 +36,7 @@ class Options:
     limits_s: Mapping[str, float] = field(default_factory=dict)
     _known: dict[tuple[str, int], tuple[Option, ...]] = field(default_factory=dict)
     _works: dict[tuple[object, ...], float] = field(default_factory=dict)
+    _runs: dict[Runs, Runs] = field(default_factory=dict)
 
     def widened(self, limit_s: float) -> "Options":
         """Give all options with which an iteration can be shorter than `limit_s`."""
@@ -53,7 +55,7 @@ class Options:
 
     def _paying(self, task: str, tp: int) -> Iterator[Option]:
         rounds, limit_s = self.rounds[task], self.limits_s.get(task, inf)
-        metaops = {node.metaop.id: node.metaop for node in rounds.nodes}
+        sets = {node.metaop.id: node.metaop.parameter_set for node in rounds.nodes}
         roomy_bytes = self.cluster.usable_memory_bytes - self._most_states(tp)
         groups: dict[tuple[int, int], list[tuple[float, ParallelConfig]]] = {}
         for least_s, config in self._bounded(task, tp):
@@ -68,7 +70,9 @@ class Options:
                 sketch = rounds.sketch(config)
                 if sketch.least_s > limit_s or any(_beats(option, sketch) for option in kept):
                     continue
-                option = Option.of(sketch, rounds.round_s(sketch), metaops)
+                if not (self.narrow or self._may_fit(sketch)):
+                    continue
+                option = Option.of(sketch, rounds.round_s(sketch), sets, self._runs)
                 kept.append(option)
                 if max(sketch.peak_bytes) <= roomy_bytes:
                     enough_s = min(enough_s, option.round_s)
@@ -100,6 +104,20 @@ class Options:
                 for node in rounds.nodes
             )
         return self._works[key]
+
+    def _may_fit(self, sketch: Sketch) -> bool:
+        """Tell whether a device can hold its part of this task alone, sharded as far as may be."""
+        stage = max(self.space.zero_stages)
+        # A group is at least that of this task; another task's may be larger, up to all devices.
+        sharers = self.cluster.num_devices // sketch.config.tp
+        each = sum(
+            size / (sharers if stage >= least else 1)
+            for size, least in ((OPTIMIZER_BYTES, 1), (GRADIENT_BYTES, 2), (PARAMETER_BYTES, 3))
+        )
+        return all(
+            each * parameters + peak <= self.cluster.usable_memory_bytes
+            for parameters, peak in zip(sketch.parameters, sketch.peak_bytes, strict=True)
+        )
 
     def _least_s(self, task: str) -> float:
         """Give what no configuration of the task is faster than."""

@@ -174,7 +174,11 @@ def task_pieces(
 ) -> tuple[tuple[Piece, ...], ...]:
     """Give the pieces of MetaOps of each stage of a task's pipeline."""
     each_s = [operator_s(times, node, config) for node in nodes]
-    cuts = cut_stages(nodes, [sum(pair) for pair in each_s], config.num_stages)
+    key = tuple(node.metaop.id for node in nodes), tuple(each_s), config.num_stages
+    if key not in times.cuts:
+        both_s = [sum(pair) for pair in each_s]
+        times.cuts[key] = cut_stages(nodes, both_s, config.num_stages)
+    cuts = times.cuts[key]
     limit = config.recompute_ops if config.recompute is Recompute.FULL else 0
     # First what frees most bytes for the time that it takes, as for all strategies.
     worth = [

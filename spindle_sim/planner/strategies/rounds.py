@@ -6,10 +6,11 @@ that costs nothing, so that few configurations have to be played through.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from spindle_sim.estimate import activation_bytes, working_bytes
+from spindle_sim.estimate.memory import shard_parameters
 from spindle_sim.plan.pipeline import Pipeline, pipeline_order, rank_order
 from spindle_sim.planner.affinity import Affinity, Group
 from spindle_sim.planner.metagraph import MetaNode
@@ -39,6 +40,7 @@ class Sketch:
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     peak_bytes: tuple[float, ...]
+    parameters: tuple[float, ...]  # that a device of each pipeline rank trains
 
     @property
     def shape(self) -> Pipeline:
@@ -58,6 +60,18 @@ class Sketch:
         return longest_s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stages:
+    """What each stage computes, keeps of a micro-batch, holds of it at most, and trains."""
+
+    pieces: tuple[tuple[Piece, ...], ...]
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    kept_bytes: tuple[float, ...]
+    held_bytes: tuple[float, ...]
+    parameters: tuple[float, ...]
+
+
 @dataclass(slots=True, kw_only=True)
 class TaskRounds:
     """The rounds of one task on one cluster; remembers what it computed."""
@@ -66,6 +80,7 @@ class TaskRounds:
     times: OperatorTimes
     affinity: Affinity
     _hops: dict[tuple[object, ...], float] = field(default_factory=dict)
+    _stages: dict[tuple[ParallelConfig, int], _Stages] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:
@@ -79,32 +94,51 @@ class TaskRounds:
 
     def sketch(self, config: ParallelConfig) -> Sketch:
         """Give a possible configuration with the times and sizes of its stages."""
-        stages = task_pieces(self.nodes, config, self.times)
+        count = config.micro_batches(self.batch)
+        # Stages are the same, whatever the number of micro-batches and of ranks with their own.
+        samples = self.batch // (count * config.dp)
+        dp = config.dp if self.coupled else 0
+        key = replace(config, dp=1, micro_batch=samples, pp=config.num_stages, chunks=1), dp
+        stages = self._stages.get(key)
+        if stages is None:
+            stages = self._stages[key] = self._cut(config)
+        ranks = range(config.pp)
+        shape = Pipeline(ranks=config.pp, chunks=config.chunks, micro_batches=count)
+        return Sketch(
+            config=config,
+            micro_batches=count,
+            stages=stages.pieces,
+            forward_s=stages.forward_s,
+            backward_s=stages.backward_s,
+            peak_bytes=tuple(_peak(shape, rank, stages) for rank in ranks),
+            parameters=tuple(sum(stages.parameters[rank :: config.pp]) for rank in ranks),
+        )
+
+    def _cut(self, config: ParallelConfig) -> _Stages:
+        pieces_of = task_pieces(self.nodes, config, self.times)
         by_id = {node.metaop.id: node for node in self.nodes}
-        forward_s, backward_s, kept, held = [], [], [], []
-        for pieces in stages:
-            ahead_s, back_s, level, peak = 0.0, 0.0, 0.0, 0.0
+        rows: list[tuple[float, ...]] = []
+        for pieces in pieces_of:
+            ahead_s, back_s, kept, held, parameters = 0.0, 0.0, 0.0, 0.0, 0.0
             for piece in pieces:
                 node = by_id[piece.metaop]
                 one_s = operator_s(self.times, node, config, recompute=piece.recompute)
                 ahead_s += piece.num_ops * one_s[0]
                 back_s += piece.num_ops * one_s[1]
+                if not node.metaop.frozen:
+                    parameters += piece.num_ops * shard_parameters(node.metaop, config.tp)
                 more, working = _bytes(node, piece, config)
-                level += more
-                peak = max(peak, level + working)
-            forward_s.append(ahead_s)
-            backward_s.append(back_s)
-            kept.append(level)
-            held.append(peak)
-        count = config.micro_batches(self.batch)
-        shape = Pipeline(ranks=config.pp, chunks=config.chunks, micro_batches=count)
-        return Sketch(
-            config=config,
-            micro_batches=count,
-            stages=stages,
-            forward_s=tuple(forward_s),
-            backward_s=tuple(backward_s),
-            peak_bytes=tuple(_peak(shape, rank, kept, held) for rank in range(config.pp)),
+                kept += more
+                held = max(held, kept + working)
+            rows.append((ahead_s, back_s, kept, held, parameters))
+        forward_s, backward_s, kept_bytes, held_bytes, trained = zip(*rows, strict=True)
+        return _Stages(
+            pieces=pieces_of,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            kept_bytes=kept_bytes,
+            held_bytes=held_bytes,
+            parameters=trained,
         )
 
     def round_s(self, sketch: Sketch) -> float:
@@ -152,20 +186,32 @@ def _bytes(node: MetaNode, piece: Piece, config: ParallelConfig) -> tuple[float,
     return kept, working
 
 
-def _peak(shape: Pipeline, rank: int, kept: Sequence[float], held: Sequence[float]) -> float:
+def _peak(shape: Pipeline, rank: int, stages: _Stages) -> float:
     """Give the most that a rank's devices hold of activations."""
+    kept, held = stages.kept_bytes, stages.held_bytes
     if shape.chunks == 1:
         # One micro-batch after another until the first comes back.
         waiting = min(shape.micro_batches, shape.ranks - rank) - 1
         return waiting * kept[rank] + held[rank]
-    level, peak = 0.0, 0.0
+    own = kept[rank :: shape.ranks]
+    return max(
+        sum(count * size for count, size in zip(waiting, own, strict=True))
+        + held[rank + chunk * shape.ranks]
+        for chunk, waiting in _waiting(shape, rank)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _waiting(shape: Pipeline, rank: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Give for each backward's chunk how many others of each chunk wait for theirs meanwhile."""
+    waiting = [0] * shape.chunks
+    found: dict[tuple[int, tuple[int, ...]], None] = {}
     for block in rank_order(shape, rank):
+        chunk = block.stage // shape.ranks
+        waiting[chunk] += -1 if block.backward else 1
         if block.backward:
-            level -= kept[block.stage]
-            peak = max(peak, level + held[block.stage])
-        else:
-            level += kept[block.stage]
-    return peak
+            found[chunk, tuple(waiting)] = None
+    return tuple(found)
 
 
 def _play(sketch: Sketch, hops_s: Sequence[float]) -> float:

@@ -19,6 +19,7 @@ __all__ = [
 
 _LAYER = "transformer_layer"
 _TIES = 1e-9
+_NEAR = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,17 +86,17 @@ def balanced(times_s: Sequence[float], num_stages: int) -> tuple[int, ...]:
     """
     ends = [0.0, *accumulate(times_s)]
     low, high = max(max(times_s), ends[-1] / num_stages), ends[-1]
-    if _filled(ends, num_stages, low) is not None:
-        high = low
-    while high - low > _TIES * high:
+    best = _filled(ends, num_stages, high)
+    assert best is not None, "the whole sequence fits into one part"
+    while high - low > _NEAR * high:
         middle = (low + high) / 2
-        if _filled(ends, num_stages, middle) is None:
+        cuts = _filled(ends, num_stages, middle)
+        if cuts is None:
             low = middle
         else:
-            high = middle
-    cuts = _filled(ends, num_stages, high)
-    assert cuts is not None, "the whole sequence fits into one part"
-    return cuts
+            best = cuts
+            high = min(middle, max(ends[end] - ends[begin] for begin, end in pairwise(cuts)))
+    return best
 
 
 def stage_pieces(

@@ -10,9 +10,13 @@ __all__ = ["OperatorTimes"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTimes:
-    """Forward and backward seconds of one operator for some samples on each data-parallel rank."""
+    """Forward and backward seconds of one operator for some samples on each data-parallel rank.
+
+    And where pipelines are cut on their account.
+    """
 
     estimator: Estimator
+    cuts: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict)
     _known: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict)
 
     def of(
