@@ -2,6 +2,10 @@
 
 Planned: Multitask-CLIP, its tasks repeated under new names, planned by `spindle`.
 
+Pipelined: a GPT of 96 layers and 175 billion parameters (width 12288, 2048 tokens), stated by hand
+as tensor x pipeline x data parallelism with micro-batches of one sample, 1F1B, interleaved where a
+rank has several chunks.
+
 Synthetic: every stage fills the cluster with slices of tasks drawn at random, on runs of devices
 that begin elsewhere each time, so that nearly every boundary is a resharding between other devices,
 mostly across nodes: far worse than what a planner makes.
@@ -30,14 +34,29 @@ from spindle_sim.plan import (
 )
 from spindle_sim.plan.schedule import schedule
 from spindle_sim.planner import make_plan
+from spindle_sim.planner.strategies.parallel import ParallelConfig, parallel_plan
 from spindle_sim.simulator import simulate
-from spindle_sim.workload import Block, Custom, Module, ModuleUse, Task, Workload, builtin_workload
+from spindle_sim.workload import (
+    Block,
+    Custom,
+    Module,
+    ModuleUse,
+    Task,
+    TransformerLayer,
+    Workload,
+    builtin_workload,
+)
 
 PLANNED = (  # nodes of eight A800, tasks
     (2, 10),
     (8, 10),
     (32, 40),
     (128, 100),
+)
+PIPELINED = (  # tp, pp, dp, model chunks of a pipeline rank, micro-batches
+    (8, 8, 1, 1, 32),
+    (8, 16, 4, 1, 128),
+    (8, 16, 4, 2, 128),
 )
 SYNTHETIC = (  # devices, tasks, slices
     (8, 4, 100),
@@ -62,6 +81,9 @@ def main() -> None:
     print("plan       devices  tasks  slices   spans  schedule_s  simulate_s  (CPU)  process_MB")
     for nodes, tasks in PLANNED[:2] if quick else PLANNED:
         measure("planned", tasks, planned(nodes, tasks))
+    for tp, pp, dp, chunks, micro_batches in PIPELINED[:1] if quick else PIPELINED:
+        config = ParallelConfig(tp=tp, pp=pp, dp=dp, micro_batch=1, chunks=chunks)
+        measure("pipelined", 1, pipelined(config, dp * micro_batches))
     for devices, tasks, slices in SYNTHETIC[:5] if quick else SYNTHETIC:
         plan = synthetic_plan(devices, tasks, slices, random.Random(0))
         measure("synthetic", tasks, plan)
@@ -93,6 +115,17 @@ def planned(num_nodes: int, num_tasks: int) -> Plan:
     ]
     workload = replace(workload, tasks=tuple(tasks[:num_tasks]))
     return make_plan(workload, parse_cluster(f"a800:{num_nodes}x8"), "spindle")
+
+
+def pipelined(config: ParallelConfig, batch: int) -> Plan:
+    """Give the plan of a GPT trained on as many nodes of eight A800 as the configuration needs."""
+    layer = TransformerLayer(width=12288, heads=96, mlp_width=4 * 12288, causal=True)
+    module = Module(name="gpt", blocks=(Block(name="layers", operator=layer, repeat=96),))
+    use = ModuleUse(name="gpt", module="gpt", tokens=2048)
+    task = Task(name="train", batch_size=batch, uses=(use,))
+    workload = Workload(name="gpt", modules=(module,), tasks=(task,))
+    cluster = parse_cluster(f"a800:{config.num_devices // 8}x8")
+    return parallel_plan(workload, cluster, {"train": config}, zero_stage=1)
 
 
 def synthetic_plan(num_devices: int, num_tasks: int, num_slices: int, rng: random.Random) -> Plan:
