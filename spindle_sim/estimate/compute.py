@@ -36,9 +36,15 @@ class ComputeModel:
     device: DeviceModel
     software: SoftwareModel = EAGER
 
-    def forward_s(self, cost: OperatorCost, samples: float, tp: int = 1) -> float:
-        """Give the forward time of `samples` items at tensor-parallel degree `tp`."""
-        busy_s = self._rest_s(_traffic_bytes(cost, tp) * samples, cost.kernels - _products(cost))
+    def forward_s(
+        self, cost: OperatorCost, samples: float, tp: int = 1, *, sequence_parallel: bool = False
+    ) -> float:
+        """Give the forward time of `samples` items at tensor-parallel degree `tp`.
+
+        `sequence_parallel` divides what tensor parallelism alone leaves whole on every rank.
+        """
+        traffic_bytes = _traffic_bytes(cost, tp, whole=not sequence_parallel)
+        busy_s = self._rest_s(traffic_bytes * samples, cost.kernels - _products(cost))
         for gemm in cost.gemms:
             busy_s += self.gemm_s(gemm, samples, tp)
         for item in cost.attentions:
@@ -46,7 +52,13 @@ class ComputeModel:
         return self._launched_s(busy_s, cost.kernels)
 
     def backward_s(
-        self, cost: OperatorCost, samples: float, backward: Backward, tp: int = 1
+        self,
+        cost: OperatorCost,
+        samples: float,
+        backward: Backward,
+        tp: int = 1,
+        *,
+        sequence_parallel: bool = False,
     ) -> float:
         """Give the backward time, without a recomputed forward."""
         if backward is Backward.NONE:
@@ -63,8 +75,8 @@ class ComputeModel:
             busy_s += self.attention_s(item, samples, tp, backward=True)
         # Each other kernel has about two in the backward: gradient, and its reduction or sum.
         others = 2 * max(0, cost.kernels - _products(cost))
-        traffic_bytes = BACKWARD_TRAFFIC * _traffic_bytes(cost, tp) * samples
-        busy_s += self._rest_s(traffic_bytes, others)
+        traffic_bytes = _traffic_bytes(cost, tp, whole=not sequence_parallel)
+        busy_s += self._rest_s(BACKWARD_TRAFFIC * traffic_bytes * samples, others)
         return self._launched_s(busy_s, gradients + 2 * len(cost.attentions) + others)
 
     def gemm_s(self, gemm: Gemm, samples: float, tp: int = 1) -> float:
@@ -149,10 +161,10 @@ class ComputeModel:
         return traffic_bytes / bandwidth + max(0, kernels) * device.kernel_floor_s
 
 
-def _traffic_bytes(cost: OperatorCost, tp: int) -> float:
+def _traffic_bytes(cost: OperatorCost, tp: int, *, whole: bool) -> float:
     """Give one sample's memory traffic on one of tp ranks."""
-    whole = min(cost.replicated_traffic_bytes, cost.traffic_bytes)
-    return whole + (cost.traffic_bytes - whole) / tp
+    replicated = min(cost.replicated_traffic_bytes, cost.traffic_bytes) if whole else 0.0
+    return replicated + (cost.traffic_bytes - replicated) / tp
 
 
 def _products(cost: OperatorCost) -> int:

@@ -142,16 +142,20 @@ class Estimator:
         tp: int = 1,
         recompute: bool = False,
         selective: bool = False,
+        sequence_parallel: bool = False,
     ) -> tuple[float, float]:
         """Give forward and backward seconds of one operator for `samples` on each of `dp` ranks.
 
         `samples` are those of one batch or micro-batch on one data-parallel rank. The times include
         the collectives of `tp` and, in the backward, what is computed again: the whole forward
-        where `recompute`, the attention cores where `selective`.
+        where `recompute`, the attention cores where `selective`. `sequence_parallel` divides the
+        memory traffic that tensor parallelism alone leaves whole; its collectives cost as much.
         """
         cost = operator.cost
         count = samples * operator.items
-        forward_s, backward_s = self._compute_s(operator, cost, backward, tp=tp, samples=count)
+        forward_s, backward_s = self._compute_s(
+            operator, backward, tp=tp, samples=count, sequence_parallel=sequence_parallel
+        )
         reduce_s = self._reduce_s(cost, count, tp)
         gather_s, return_s = 0.0, 0.0
         if dp > 1 and cost.gathered_bytes:
@@ -237,14 +241,23 @@ class Estimator:
         )
 
     def _compute_s(
-        self, node: OperatorNode, cost: OperatorCost, backward: Backward, *, tp: int, samples: float
+        self,
+        node: OperatorNode,
+        backward: Backward,
+        *,
+        tp: int,
+        samples: float,
+        sequence_parallel: bool,
     ) -> tuple[float, float]:
+        cost = node.cost
         if self._measured is not None and (found := self._measured.find(node, tp)) is not None:
             return self._measured.times_s(found, cost, backward, samples)
-        forward_s = self.compute.forward_s(cost, samples, tp)
+        forward_s = self.compute.forward_s(cost, samples, tp, sequence_parallel=sequence_parallel)
         if isinstance(node.operator, Projection) and node.operator.logits:
             forward_s += self.software.loss_s
-        return forward_s, self.compute.backward_s(cost, samples, backward, tp)
+        return forward_s, self.compute.backward_s(
+            cost, samples, backward, tp, sequence_parallel=sequence_parallel
+        )
 
     def _gather_s(self, size_bytes: float, devices: Sequence[int]) -> tuple[float, float]:
         """Give how long a coupled loss gathers features in the forward, and sums their gradients.

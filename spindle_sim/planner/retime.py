@@ -35,5 +35,6 @@ def _retimed(item: Slice, graph: MetaGraph, estimator: Estimator) -> Slice:
         tp=item.tp,
         recompute=item.recompute,
         selective=item.selective,
+        sequence_parallel=item.sequence_parallel,
     )
     return replace(item, forward_s=item.num_ops * forward_s, backward_s=item.num_ops * backward_s)

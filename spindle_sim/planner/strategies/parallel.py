@@ -202,6 +202,7 @@ def operator_s(
         tp=config.tp,
         recompute=recompute,
         selective=config.recompute is Recompute.SELECTIVE,
+        sequence_parallel=config.sequence_parallel,
     )
 
 
@@ -219,8 +220,11 @@ def wrong_config(
             f"tp {config.tp} x pp {config.pp} x dp {config.dp} = {config.num_devices} devices,"
             f" {cluster.name} has {cluster.num_devices}"
         )
-    if cluster.island_size % config.tp:
-        yield f"tp {config.tp} doesn't divide the {cluster.island_size} devices of an island"
+    if cluster.island_size % config.tp and config.tp % cluster.island_size:
+        yield (
+            f"tp {config.tp} neither divides the {cluster.island_size} devices of an island nor is"
+            " a multiple of them"
+        )
     for node in nodes:
         layer = node.operator.operator
         if isinstance(layer, TransformerLayer) and layer.heads % config.tp:

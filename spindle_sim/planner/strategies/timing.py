@@ -28,6 +28,7 @@ class OperatorTimes:
         tp: int,
         recompute: bool = False,
         selective: bool = False,
+        sequence_parallel: bool = False,
     ) -> tuple[float, float]:
         """Give both times of an operator of the MetaOp."""
         operator = node.operator
@@ -43,6 +44,7 @@ class OperatorTimes:
             tp,
             recompute,
             selective and bool(node.cost.attentions),
+            sequence_parallel and tp > 1,
         )
         known = self._known.get(key)
         if known is None:
@@ -54,5 +56,6 @@ class OperatorTimes:
                 tp=tp,
                 recompute=recompute,
                 selective=selective,
+                sequence_parallel=sequence_parallel and tp > 1,
             )
         return known
