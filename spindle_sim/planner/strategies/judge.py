@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from itertools import groupby, zip_longest
-from math import inf
+from math import ceil, inf
 from operator import or_
 
 import numpy as np
@@ -99,7 +99,6 @@ class _Held:
     trained: float = 0.0
     frozen: float = 0.0
     largest: float = 0.0
-    reductions: int = 0  # micro-batches of all rounds that use them
 
 
 _Segment = tuple[int, int, tuple[int, ...]]  # operators, devices, which of the ways have them
@@ -114,67 +113,89 @@ class Judge:
     metaops: dict[str, MetaOp]  # by parameter set
     _devices: dict[int, npt.NDArray[np.intp]] = field(default_factory=dict)
     _times: dict[tuple[object, ...], float] = field(default_factory=dict)
-    _segments: dict[tuple[int, ...], tuple[_Segment, ...]] = field(default_factory=dict)
-    # With the options themselves, so that none of them goes and leaves its id to another.
-    _verdicts: dict[tuple[int, ...], tuple[tuple[Option, ...], Verdict]] = field(
+    _exchanges: dict[tuple[int, bool], tuple[Option, tuple[float, float]]] = field(
         default_factory=dict
     )
+    _segments: dict[tuple[int, ...], tuple[_Segment, ...]] = field(default_factory=dict)
+    # With the options themselves, so that none of them goes and leaves its id to another.
+    _ranks: dict[tuple[int, ...], tuple[tuple[Option, ...], tuple[float, float]]] = field(
+        default_factory=dict
+    )
+    _last: tuple[tuple[int, ...], dict[tuple[int, int], _Held]] = ((), {})
 
     def verdict(self, options: Sequence[Option], zero_stage: int) -> Verdict:
         """Judge options under a ZeRO stage."""
-        key = (zero_stage, *map(id, options))
-        if key not in self._verdicts:
-            self._verdicts[key] = tuple(options), self._verdict(options, zero_stage)
-        return self._verdicts[key][1]
+        stepped, owned = self._parameters(options, zero_stage)
+        synced_s = self._synced_s(options, self._held(options), zero_stage)
+        return Verdict(
+            seconds=synced_s + self.estimator.optimizer_step_s(stepped),
+            level_s=synced_s + self.estimator.optimizer_step_s(owned),
+            short_bytes=self.short_bytes(options, zero_stage),
+        )
 
-    def _verdict(self, options: Sequence[Option], zero_stage: int) -> Verdict:
-        held = self._held(options)
-        num_devices = self.cluster.num_devices
-        states, stepped, owned, largest = np.zeros((4, num_devices))
-        for (mask, last), one in held.items():
+    def rank(self, options: Sequence[Option], zero_stage: int) -> tuple[float, float]:
+        """Give what is compared: what the fullest device lacks, then seconds."""
+        key = (zero_stage, *map(id, options))
+        if key not in self._ranks:
+            verdict = self.verdict(options, zero_stage)
+            self._ranks[key] = tuple(options), (verdict.short_bytes, verdict.seconds)
+        return self._ranks[key][1]
+
+    def short_bytes(self, options: Sequence[Option], zero_stage: int) -> float:
+        """Give how much the fullest device lacks; 0: all fits."""
+        states, largest, activations = np.zeros((3, self.cluster.num_devices))
+        for (mask, last), one in self._held(options).items():
             devices = self._of(mask)
             sharers = len(devices) // self._tp(options, last)
             shards = [sharers if zero_stage >= stage else 1 for stage in (1, 2, 3)]
-            states[devices] += PARAMETER_BYTES * (one.trained / shards[2] + one.frozen)
-            states[devices] += GRADIENT_BYTES * one.trained / shards[1]
-            states[devices] += OPTIMIZER_BYTES * one.trained / shards[0]
-            stepped[devices] += one.trained / shards[0]
-            owned[devices] += one.trained
+            states[devices] += (
+                PARAMETER_BYTES * (one.trained / shards[2] + one.frozen)
+                + GRADIENT_BYTES * one.trained / shards[1]
+                + OPTIMIZER_BYTES * one.trained / shards[0]
+            )
             if zero_stage >= _SHARDED_PARAMETERS and sharers > 1:
                 largest[devices] = np.maximum(largest[devices], one.largest)
-        activations = np.zeros(num_devices)
         for option in options:
             size = option.sketch.config.tp * option.sketch.config.dp
             for rank, peak in enumerate(option.sketch.peak_bytes):
                 part = activations[rank * size : (rank + 1) * size]
                 np.maximum(part, peak, out=part)
+        # One operator runs, the next one is gathered ahead.
         total = states + 2 * PARAMETER_BYTES * largest + activations
-        synced_s = self._synced_s(options, held, zero_stage)
-        return Verdict(
-            seconds=synced_s + self.estimator.optimizer_step_s(float(stepped.max())),
-            level_s=synced_s + self.estimator.optimizer_step_s(float(owned.max())),
-            short_bytes=max(0.0, float(total.max()) - self.cluster.usable_memory_bytes),
-        )
+        return max(0.0, float(total.max()) - self.cluster.usable_memory_bytes)
+
+    def _parameters(self, options: Sequence[Option], zero_stage: int) -> tuple[float, float]:
+        """Give what a device's optimizer steps at most, and would without sharding."""
+        stepped, owned = np.zeros((2, self.cluster.num_devices))
+        for (mask, last), one in self._held(options).items():
+            devices = self._of(mask)
+            sharers = len(devices) // self._tp(options, last) if zero_stage else 1
+            stepped[devices] += one.trained / sharers
+            owned[devices] += one.trained
+        return float(stepped.max()), float(owned.max())
 
     def _held(self, options: Sequence[Option]) -> dict[tuple[int, int], _Held]:
         """Give what is held, by devices and the last round that uses it."""
-        uses: dict[str, dict[int, tuple[Runs, int, int]]] = {}
+        key = tuple(map(id, options))
+        if key != self._last[0]:
+            self._last = key, self._found(options)
+        return self._last[1]
+
+    def _found(self, options: Sequence[Option]) -> dict[tuple[int, int], _Held]:
+        uses: dict[str, dict[int, tuple[Runs, int]]] = {}
         for number, option in enumerate(options):
             for name, runs in option.runs.items():
-                own = uses.setdefault(name, {})
-                before = own[id(runs)][2] if id(runs) in own else 0
-                own[id(runs)] = runs, number, before + option.sketch.micro_batches
+                uses.setdefault(name, {})[id(runs)] = runs, number
         held: dict[tuple[int, int], _Held] = {}
         for name, by_runs in uses.items():
             if tuple(by_runs) not in self._segments:
-                self._segments[tuple(by_runs)] = _segments([runs for runs, *_ in by_runs.values()])
+                self._segments[tuple(by_runs)] = _segments([runs for runs, _ in by_runs.values()])
             rows = tuple(by_runs.values())
             metaop = self.metaops[name]
             size = shard_parameters(metaop, self._tp(options, rows[0][1]))
             for count, mask, members in self._segments[tuple(by_runs)]:
                 last = max(rows[member][1] for member in members)
                 one = held.setdefault((mask, last), _Held())
-                one.reductions = max(one.reductions, sum(rows[member][2] for member in members))
                 if metaop.frozen:
                     one.frozen += size * count
                 else:
@@ -186,6 +207,8 @@ class Judge:
         self, options: Sequence[Option], held: dict[tuple[int, int], _Held], zero_stage: int
     ) -> float:
         """Give when the last gradient is synchronized: beside backwards, as far as they go."""
+        if zero_stage >= _SHARDED_GRADIENTS:
+            return self._sharded_s(options, held, parameters=zero_stage >= _SHARDED_PARAMETERS)
         ends_s: list[float] = []
         total_s = 0.0
         for option in options:
@@ -197,7 +220,7 @@ class Judge:
             if not one.trained:
                 continue
             devices, tp = self._of(mask), self._tp(options, last)
-            time_s = self._sync_s(mask, GRADIENT_BYTES * one.trained, tp, one, zero_stage)
+            time_s = self._sync_s(mask, GRADIENT_BYTES * one.trained, tp)
             ready_s = ends_s[last] - options[last].window_s
             begun_s = max(ready_s, float(done[devices].max()))
             tail_s = time_s * min(1.0, _BUCKET_BYTES / (GRADIENT_BYTES * one.trained))
@@ -205,28 +228,60 @@ class Judge:
             hidden[devices] += max(0.0, min(begun_s + time_s, total_s) - begun_s)
         return max(total_s, float(done.max())) + _BESIDE * float(hidden.max())
 
-    def _sync_s(self, mask: int, size_bytes: float, tp: int, one: _Held, zero_stage: int) -> float:
-        """Give how long gradients of that size take, and what a ZeRO stage adds."""
-        count = len(self._of(mask)) // tp
-        if count == 1:
-            return 0.0
-        key = mask, size_bytes, tp, one.reductions, zero_stage
+    def _sync_s(self, mask: int, size_bytes: float, tp: int) -> float:
+        """Give how long an all-reduce of gradients of that size takes."""
+        key = mask, size_bytes, tp
         if key not in self._times:
             ranks = [int(device) for device in self._of(mask)[::tp]]
             # Shards are synchronized at one time: those whose ranks have one NIC share it.
             near = self.cluster.devices_per_node // self.cluster.nics_per_node
             crossing = self.cluster.island_of(ranks[0]) != self.cluster.island_of(ranks[-1])
             loaded = size_bytes * (min(tp, max(1, near)) if crossing else 1)
-            scatter_s = self.estimator.reduce_scatter_s(loaded, ranks)
-            gather_s = self.estimator.all_gather_s(loaded, ranks)
-            if zero_stage < _SHARDED_GRADIENTS:
-                time_s = self.estimator.all_reduce_s(loaded, ranks)
-            elif zero_stage < _SHARDED_PARAMETERS:
-                time_s = one.reductions * scatter_s + gather_s
-            else:
-                time_s = one.reductions * (scatter_s + 2 * gather_s)
-            self._times[key] = time_s
+            self._times[key] = self.estimator.all_reduce_s(loaded, ranks)
         return self._times[key]
+
+    def _sharded_s(
+        self, options: Sequence[Option], held: dict[tuple[int, int], _Held], *, parameters: bool
+    ) -> float:
+        """Give the iteration under ZeRO-2 or -3, which communicate with every micro-batch.
+
+        Gradients are scattered in buckets beside the backward. With sharded `parameters` each
+        operator is gathered before its forward and its backward, and scattered by itself; without,
+        all parameters are gathered once at the end.
+        """
+        total_s = 0.0
+        for option in options:
+            sketch = option.sketch
+            forward_s = sum(sketch.forward_s) / sketch.config.pp
+            backward_s = sum(sketch.backward_s) / sketch.config.pp
+            scatter_s, gather_s = self._exchanged_s(option, by_operator=parameters)
+            if not parameters:
+                gather_s = 0.0
+            one_s = _beside(forward_s, gather_s) + _beside(backward_s, gather_s + scatter_s)
+            total_s += option.round_s + sketch.micro_batches * (one_s - forward_s - backward_s)
+        if not parameters:
+            for (mask, _), one in held.items():
+                ranks = [int(device) for device in self._of(mask)]
+                total_s += self.estimator.all_gather_s(PARAMETER_BYTES * one.trained, ranks)
+        return total_s
+
+    def _exchanged_s(self, option: Option, *, by_operator: bool) -> tuple[float, float]:
+        """Give how long one micro-batch's gradients scatter, and its parameters gather once."""
+        key = id(option), by_operator
+        if key not in self._exchanges:
+            scatter_s, gather_s = 0.0, 0.0
+            for name, runs in option.runs.items():
+                metaop = self.metaops[name]
+                for first, end, mask in runs if not metaop.frozen else ():
+                    count, each = end - first, GRADIENT_BYTES * metaop.parameters
+                    if not by_operator:
+                        many = ceil(count * each / _BUCKET_BYTES)
+                        count, each = many, count * each / max(1, many)
+                    ranks = [int(device) for device in self._of(mask)]
+                    scatter_s += count * self.estimator.reduce_scatter_s(each, ranks)
+                    gather_s += count * self.estimator.all_gather_s(each, ranks)
+            self._exchanges[key] = option, (scatter_s, gather_s)
+        return self._exchanges[key][1]
 
     def _of(self, mask: int) -> npt.NDArray[np.intp]:
         if mask not in self._devices:
@@ -237,6 +292,11 @@ class Judge:
     @staticmethod
     def _tp(options: Sequence[Option], number: int) -> int:
         return options[number].sketch.config.tp
+
+
+def _beside(compute_s: float, exchange_s: float) -> float:
+    """Give how long computing takes beside an exchange."""
+    return max(compute_s, exchange_s) + _BESIDE * min(compute_s, exchange_s)
 
 
 def _segments(ways: Sequence[Runs]) -> tuple[_Segment, ...]:

@@ -125,7 +125,7 @@ def _best(
     """Give the best options of all tasks under a ZeRO stage, or those that lack least memory."""
     best: tuple[tuple[float, float], Sequence[Option]] | None = None
     if known is not None:
-        best = _rank(search, known, zero_stage), known
+        best = search.judge.rank(known, zero_stage), known
     for tp in _degrees(search):
         starts = _starts(search, tp, options)
         if known is not None and all(
@@ -185,7 +185,7 @@ def _descend(
 ) -> tuple[tuple[float, float], Sequence[Option]]:
     """Change one task at a time for the better until none gets better; memory comes first."""
     current = list(start)
-    best = _rank(search, current, zero_stage)
+    best = search.judge.rank(current, zero_stage)
     improved = True
     while improved:
         improved = False
@@ -195,15 +195,12 @@ def _descend(
                 if best[0] == 0 and others_s + option.round_s >= best[1]:
                     break  # they come by time: none behind is better
                 tried = [*current[:index], option, *current[index + 1 :]]
-                rank = _rank(search, tried, zero_stage)
+                if search.judge.short_bytes(tried, zero_stage) > best[0]:
+                    continue
+                rank = search.judge.rank(tried, zero_stage)
                 if rank < best:
                     best, current, improved = rank, tried, True
     return best, current
-
-
-def _rank(search: _Search, options: Sequence[Option], zero_stage: int) -> tuple[float, float]:
-    verdict = search.judge.verdict(options, zero_stage)
-    return verdict.short_bytes, verdict.seconds
 
 
 def _components(context: Context, tasks: Sequence[str]) -> tuple[tuple[str, ...], ...]:
