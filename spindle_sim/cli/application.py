@@ -17,6 +17,7 @@ from spindle_sim.cli.schema import schema
 from spindle_sim.cli.simulate import simulate
 from spindle_sim.cli.sweep import sweep
 from spindle_sim.cli.validate import validate
+from spindle_sim.cli.validate_measured import validate_measured
 from spindle_sim.cli.validate_run import validate_run
 
 __all__ = ["application"]
@@ -40,6 +41,7 @@ def application() -> typer.Typer:
         simulate,
         run,
         validate_run,
+        validate_measured,
         profile,
         curves,
         reproduce,
