@@ -32,6 +32,7 @@ class FailureKind(StrEnum):
     REFUSED = "refused"  # an input or the plan is wrong
     RAISED = "raised"  # its own computation failed
     DIED = "died"  # killed by a signal
+    STALLED = "stalled"  # still at work when others had waited for too long
     LOST = "lost"  # others were gone or didn't come in time
 
 

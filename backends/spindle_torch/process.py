@@ -34,6 +34,8 @@ def main(
     if options.end_with_parent:
         end_with_parent(signal.SIGKILL)
     situation = Situation()
+    if options.status is not None:
+        _tell_when_ended(options.status, situation)
     try:
         run(_worker_options(options), situation, wrap, _teller(options.status))
     except SpindleError as error:
@@ -58,6 +60,25 @@ def end_with_parent(number: signal.Signals) -> None:
     """Have the kernel send this process a signal when its parent is gone (Linux; else nothing)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, int(number))
+
+
+def _tell_when_ended(folder: Path, situation: Situation) -> None:
+    """Have a rank that is ended by SIGTERM say so if it was at work, and waited for nobody."""
+
+    def end(number: int, frame: object) -> None:
+        del frame
+        if not situation.is_waiting:
+            stalled = Failure(
+                rank=situation.rank,
+                kind=FailureKind.STALLED,
+                message=f"was still in {situation} when others had waited for too long",
+                exit_code=ExecutionError.exit_code,
+            )
+            write_failure(folder, stalled)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def _parser() -> argparse.ArgumentParser:

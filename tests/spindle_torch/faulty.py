@@ -36,7 +36,9 @@ class Faulty:
             if self.fault == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.fault == "stall":
-                time.sleep(60)
+                time.sleep(600)
+            if self.fault == "freeze":
+                os.kill(os.getpid(), signal.SIGSTOP)
         return self.work.forward(item, inputs, micro_batch)
 
 

@@ -82,7 +82,8 @@ def test_emulation_keeps_the_plans_time_and_finds_every_sample_in_its_place() ->
     [
         ("raise", r"^rank 1: ArithmeticError in forward of .+: planted \(faulty.py:\d+\)$"),
         ("die", r"^rank 1: was killed by SIGKILL$"),
-        ("stall", r"^rank 0: lost the others in .+"),
+        ("stall", r"^rank 1: was still in forward of .+ when others had waited for too long$"),
+        ("freeze", r"^rank 1: didn't go on, and couldn't be ended but by SIGKILL$"),
         ("other-plan", r"^rank 1 has another plan than rank 0; give all the same$"),
     ],
 )
@@ -94,6 +95,20 @@ def test_a_run_in_which_a_rank_fails_ends_in_seconds_with_the_cause(
     with pytest.raises(ExecutionError, match=message):
         launch(tiny_plan("uniform"), options, (FAULTY, fault))
     assert time.monotonic() - begun_s < ENDS_WITHIN_S
+    assert not running(FAULTY), "a rank is left"
+
+
+def running(script: str) -> list[int]:
+    """Give the processes that run a script."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (path / "cmdline").read_bytes()
+        except OSError:
+            continue  # it ended meanwhile
+        if script.encode() in command.split(b"\0"):
+            found.append(int(path.name))
+    return found
 
 
 @pytest.mark.slow
