@@ -66,7 +66,7 @@ def options(path: Path) -> dict[str, float]:
 def dtypes(path: Path) -> tuple[str, ...]:
     if options(path).get("autocast"):
         return ("float32",)
-    return tuple(STEPS) if path.stem.endswith("spindle") and not options(path) else ("float64",)
+    return ("float64",) if options(path) else tuple(STEPS)
 
 
 def stepped(training: Training) -> int:
@@ -83,7 +83,8 @@ def run(path: Path, rank: int, dtype: str) -> None:
     given = options(path)
     device = torch.device("cpu")
     groups = make_groups(plan, rank, device, 60.0)
-    overlap = Overlap.of(given["bucket_mb"], dtype) if "bucket_mb" in given else None
+    beside = plan.overlap_sync or "bucket_mb" in given
+    overlap = Overlap.of(given.get("bucket_mb", 100.0), dtype) if beside else None
     training = make_training(
         plan,
         rank,
