@@ -61,24 +61,47 @@ def pipelined_plan(
 
 @st.composite
 def pipelines(draw: st.DrawFn) -> Plan:
-    """Random valid plans of one round of micro-batches, pipelined or flushed."""
-    ranks, chunks = draw(st.integers(1, 4)), draw(st.integers(1, 3))
-    micro_batches = draw(st.integers(1, 4)) * (ranks if chunks > 1 else 1)
-    stages = ranks * chunks
-    times = st.lists(st.floats(1.0, 3.0), min_size=stages, max_size=stages)
-    dp = draw(st.integers(1, 2))
-    return pipelined_plan(
-        ranks=ranks,
-        chunks=chunks,
-        micro_batches=micro_batches,
-        dp=dp,
-        tp=draw(st.sampled_from((1, 2))),
-        order=draw(st.sampled_from(list(Order))),
-        forward_s=draw(times),
-        backward_s=draw(times),
-        recompute=draw(st.booleans()),
-        zero_stage=draw(st.integers(0, 3)),
-    )
+    """Random valid plans: a round for each of one or two tasks, cut and pipelined on its own.
+
+    Both tasks train the same eight operators, dealt to all devices in different ways.
+    """
+    tp, tasks = draw(st.sampled_from((1, 2))), draw(st.integers(1, 2))
+    parts: list[Part] = []
+    stages: list[int] = []
+    rounds: list[Round] = []
+    for number in range(tasks):
+        ranks, chunks = draw(st.sampled_from((1, 2, 4))), draw(st.sampled_from((1, 2)))
+        micro_batches = draw(st.sampled_from((4,) if chunks > 1 else (1, 2, 4)))
+        order = draw(st.sampled_from(list(Order)))
+        rounds.append(Round(round=number, micro_batches=micro_batches, order=order))
+        width, num_ops = 4 // ranks * tp, 8 // (ranks * chunks)
+        # A slice for each stage, or two that run behind one another.
+        several = order is Order.ONE_FORWARD_ONE_BACKWARD and num_ops > 1 and draw(st.booleans())
+        for first_op in range(0, 8, num_ops // 2 if several else num_ops):
+            stage = first_op // num_ops
+            stages.append(stage)
+            parts.append(
+                Part(
+                    metaop=f"t{number}/a/x",
+                    devices=tuple(range(stage % ranks * width, (stage % ranks + 1) * width)),
+                    first_op=first_op,
+                    num_ops=num_ops // 2 if several else num_ops,
+                    tp=tp,
+                    stage=len(parts),
+                    round=number,
+                    forward_s=draw(st.floats(1e-3, 3e-3)),
+                    backward_s=draw(st.floats(1e-3, 3e-3)),
+                    recompute=draw(st.booleans()),
+                )
+            )
+    names: dict[str, tuple[str, ...]] = {f"t{number}": ("a",) for number in range(tasks)}
+    workload = make_workload(names, batch=16, repeat=8)
+    cluster = make_cluster(draw(st.sampled_from((1, 2))), 4 * tp, latency_s=1e-5)
+    plan = stated(make_plan(workload, cluster, parts))
+    # They have been scheduled one behind the other: their starts are in order.
+    slices = [replace(item, stage=stage) for item, stage in zip(plan.slices, stages, strict=True)]
+    plan = replace(plan, slices=tuple(slices))
+    return with_rounds(plan, rounds, zero_stage=draw(st.integers(0, 3)))
 
 
 def with_rounds(plan: Plan, rounds: Sequence[Round], *, zero_stage: int = 0) -> Plan:

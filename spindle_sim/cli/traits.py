@@ -1,4 +1,4 @@
-"""What a plan does that nobody asked for, and why: rounds, recomputation, ZeRO-1, tensor ranks."""
+"""What a plan does that nobody asked for, and why: rounds, recomputation, ZeRO, tensor ranks."""
 
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,12 @@ if TYPE_CHECKING:
     from spindle_sim.plan import Plan
 
 __all__ = ["num_rounds", "num_stages", "plan_note", "recomputed_metaops", "tensor_parallel"]
+
+_SHARDED = {
+    1: "optimizer states sharded (ZeRO-1)",
+    2: "optimizer states and gradients sharded (ZeRO-2)",
+    3: "optimizer states, gradients and parameters sharded (ZeRO-3)",
+}
 
 
 def num_rounds(plan: "Plan") -> int:
@@ -36,10 +42,13 @@ def plan_note(plan: "Plan") -> str:
     rounds, recomputed, tp = num_rounds(plan), recomputed_metaops(plan), tensor_parallel(plan)
     if rounds > 1:
         parts.append(f"{rounds} rounds{_why_rounds(plan)}")
+    cut = max((item.micro_batches for item in plan.rounds), default=1)
+    if cut > 1:
+        parts.append(f"up to {cut} micro-batches")
     if recomputed:
         parts.append(f"{recomputed} of {len(plan.metaops)} MetaOps recomputed")
-    if plan.zero1:
-        parts.append("optimizer states sharded (ZeRO-1)")
+    if plan.zero_stage:
+        parts.append(_SHARDED[plan.zero_stage])
     if tp > 1:
         parts.append(f"tensor parallelism up to {tp}")
     return "; ".join(parts)

@@ -7,6 +7,7 @@ from spindle_sim.metrics import Summary, idle_reasons
 from spindle_sim.plan import Plan, schedule
 from spindle_sim.report.run import Run
 from spindle_sim.report.traits import (
+    most_micro_batches,
     num_rounds,
     num_stages,
     recomputed_metaops,
@@ -39,7 +40,8 @@ _PLAN: dict[str, Callable[[Plan], str]] = {
     "Rounds": lambda p: str(num_rounds(p)),
     "Recomputed MetaOps": lambda p: f"{recomputed_metaops(p)} of {len(p.metaops)}",
     "Tensor-parallel degree, highest": lambda p: str(tensor_parallel(p)),
-    "Optimizer states sharded (ZeRO-1)": lambda p: "yes" if p.zero1 else "no",
+    "Micro-batches of a round, at most": lambda p: str(most_micro_batches(p)),
+    "ZeRO stage": lambda p: str(p.zero_stage),
 }
 _DECIMALS = ((1, 100.0), (2, 1.0), (3, 0.1))
 _LEAST_SHARE = 5e-4  # less of the device time is shown as 0.0 %
@@ -89,8 +91,13 @@ def _explanations(pairs: Sequence[Pair]) -> str:
         found.append("Recomputed: the forward runs again in the backward, to save memory.")
     if any(tensor_parallel(plan) > 1 for plan in plans):
         found.append("Tensor-parallel degree: devices that share each operator's matrices.")
+    if any(most_micro_batches(plan) > 1 for plan in plans):
+        found.append("Micro-batch: a part of the batch that goes forward and backward by itself.")
     if any(plan.zero1 for plan in plans):
-        found.append("ZeRO-1: devices that hold the same parameters share out optimizer states.")
+        found.append(
+            "ZeRO: devices that hold the same parameters share out optimizer states (stage 1),"
+            " gradients (2) and parameters (3)."
+        )
     return f'\n<p class="note">{escape(" ".join(found))}</p>'
 
 

@@ -54,6 +54,7 @@ def trace_events(plan: Plan, timeline: Timeline) -> Iterator[Event]:
     for span in timeline.spans:
         spans.setdefault(span.device, []).append(span)
     slices = plan.slice_by_id()
+    cut = frozenset(item.round for item in plan.rounds if item.micro_batches > 1)
     for device, own in spans.items():
         name = f"GPU {device} (node {plan.cluster.node_of(device)})"
         yield _metadata("process_name", device, 0, name=name)
@@ -63,7 +64,7 @@ def trace_events(plan: Plan, timeline: Timeline) -> Iterator[Event]:
             yield _metadata("thread_name", device, track, name=label)
             yield _metadata("thread_sort_index", device, track, sort_index=track)
         for track, _, span in tracks:
-            yield _complete(span, track, slices)
+            yield _complete(span, track, slices, cut)
     for sample in timeline.memory:
         yield {
             "ph": "C",
@@ -98,7 +99,8 @@ def _tracks(spans: list[Span]) -> Iterator[tuple[int, str, Span]]:
         yield stream * _STREAM_TRACKS + number, f"{label}.{number}" if number else label, span
 
 
-def _complete(span: Span, track: int, slices: dict[str, Slice]) -> Event:
+def _complete(span: Span, track: int, slices: dict[str, Slice], cut: frozenset[int]) -> Event:
+    """Give the event of a span; rounds in `cut` have several micro-batches."""
     start, end = _nanoseconds(span.start_s), _nanoseconds(span.end_s)
     arguments: dict[str, object] = {"kind": span.kind, "phase": span.phase}
     for name in ("task", "metaop", "slice"):
@@ -110,6 +112,8 @@ def _complete(span: Span, track: int, slices: dict[str, Slice]) -> Event:
         last = item.first_op + item.num_ops - 1
         several = item.num_ops > 1
         arguments["operators"] = f"{item.first_op} to {last}" if several else f"{last}"
+        if item.round in cut:
+            arguments["micro_batch"] = span.micro_batch
     if span.kind not in (Kind.COMPUTE, Kind.OPTIMIZER):
         arguments["bytes"] = span.bytes
         if span.peer is not None:

@@ -2,7 +2,14 @@
 
 from spindle_sim.plan import Plan
 
-__all__ = ["num_rounds", "num_stages", "recomputed_metaops", "stage_numbers", "tensor_parallel"]
+__all__ = [
+    "most_micro_batches",
+    "num_rounds",
+    "num_stages",
+    "recomputed_metaops",
+    "stage_numbers",
+    "tensor_parallel",
+]
 
 
 def stage_numbers(plan: Plan) -> dict[tuple[int, int], int]:
@@ -19,6 +26,11 @@ def num_stages(plan: Plan) -> int:
 def num_rounds(plan: Plan) -> int:
     """Give how many times the plan goes forward and backward before it synchronizes."""
     return len({item.round for item in plan.slices})
+
+
+def most_micro_batches(plan: Plan) -> int:
+    """Give into how many micro-batches the most cut round goes."""
+    return max((item.micro_batches for item in plan.rounds), default=1)
 
 
 def recomputed_metaops(plan: Plan) -> int:

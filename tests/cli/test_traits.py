@@ -11,6 +11,7 @@ from spindle_sim.cli.traits import (
 )
 from spindle_sim.plan import Plan
 from tests.builders import Part, make_cluster, make_plan, make_workload
+from tests.pipelines import pipelined_plan
 
 
 def two_tasks(*, rounds: tuple[int, int] = (0, 1), strategy: str = "spindle", batch: int) -> Plan:
@@ -22,6 +23,13 @@ def two_tasks(*, rounds: tuple[int, int] = (0, 1), strategy: str = "spindle", ba
     ]
     plan = make_plan(workload, make_cluster(1, 1), parts)
     return replace(plan, strategy=strategy)
+
+
+def test_micro_batches_and_the_zero_stage_are_told() -> None:
+    plan = pipelined_plan(ranks=1, dp=4, micro_batches=8, zero_stage=3)
+    assert plan_note(plan) == (
+        "up to 8 micro-batches; optimizer states, gradients and parameters sharded (ZeRO-3)"
+    )
 
 
 def test_a_plain_plan_has_no_note() -> None:

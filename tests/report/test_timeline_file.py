@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from spindle_sim.report import timeline_schema, timeline_to_json
 from spindle_sim.simulator import simulate
 from spindle_sim.timeline import Timeline
+from tests.pipelines import pipelined_plan
 from tests.stated_plans import two_task_plan
 
 SCHEMA = Path(__file__).parent.parent.parent / "schemas" / "timeline.schema.json"
@@ -20,6 +21,8 @@ def test_the_document_holds_the_whole_timeline() -> None:
     text = timeline_to_json(timeline)
     assert TypeAdapter(Timeline).validate_json(text) == timeline
     assert text == timeline_to_json(simulate(two_task_plan()))
+    pipelined = simulate(pipelined_plan(ranks=2))
+    assert TypeAdapter(Timeline).validate_json(timeline_to_json(pipelined)) == pipelined
     empty = Timeline(backend="none", num_devices=1, spans=())
     assert TypeAdapter(Timeline).validate_json(timeline_to_json(empty)) == empty
 

@@ -16,6 +16,7 @@ from spindle_sim.plan import Plan
 from spindle_sim.report import trace_events, write_trace
 from spindle_sim.simulator import simulate
 from spindle_sim.timeline import Kind, MemorySample, Phase, Span, Timeline
+from tests.pipelines import pipelined_plan
 from tests.random_plans import plans
 from tests.stated_plans import two_round_plan, two_task_plan
 
@@ -58,6 +59,15 @@ def test_every_span_is_an_event_in_microseconds() -> None:
     assert first["args"]["stage"] == 2
     assert first["args"]["operators"] == "0 to 3"
     assert any(e["args"].get("bytes") for e in events)
+
+
+def test_operations_of_cut_rounds_say_their_micro_batch() -> None:
+    plan = pipelined_plan(ranks=2, micro_batches=2)
+    events = complete(list(trace_events(plan, simulate(plan))))
+    numbers = [event["args"].get("micro_batch") for event in events if event["pid"] == 0]
+    # Forward, forward, backward, backward and the step; two sends and two receives.
+    assert sorted(number for number in numbers if number is not None) == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert numbers.count(None) == 1
 
 
 def test_one_operator_is_no_range() -> None:
