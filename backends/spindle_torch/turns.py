@@ -40,6 +40,7 @@ from spindle_torch.validation import Task
 __all__ = ["main"]
 
 _LINK_SIZES_BYTES = tuple(4**power * 1024 for power in range(8))  # 1 KiB to 16 MiB
+_PIECES = 4  # that an all-reduce's buffer is made of
 _ROUND_OF_LINKS = 2  # runs of each link point in a round: the first meets a peer that may be late
 _Times = dict[tuple[object, ...], list[float]]
 
@@ -98,12 +99,14 @@ class _Turns:
         world, rank = dist.get_world_size(), dist.get_rank()
         for size_bytes in _LINK_SIZES_BYTES:
             tensor = torch.zeros(size_bytes // self.dtype.itemsize, dtype=self.dtype)
+            pieces = tensor.chunk(_PIECES)
             parts = list(torch.zeros_like(tensor).chunk(world))
             own = torch.zeros_like(parts[rank])
             for _ in range(_ROUND_OF_LINKS):
                 dist.barrier()
                 begun_s = time.perf_counter()
-                dist.all_reduce(tensor)
+                # Put into one buffer before, as gradients are.
+                dist.all_reduce(torch.cat(pieces))
                 self._note(("all_reduce", size_bytes), time.perf_counter() - begun_s)
                 dist.barrier()
                 begun_s = time.perf_counter()
