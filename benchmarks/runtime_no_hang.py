@@ -19,6 +19,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from spindle_sim.plan import Plan, load_plan, save_plan, validate_plan
+from spindle_torch.buckets import Overlap, parameter_buckets
 from spindle_torch.compilation import compile_plan
 from tests.random_plans import seeded_plan
 from tests.stated_plans import stated
@@ -26,6 +27,7 @@ from tests.stated_plans import stated
 RANKS = 4
 PLANS_PER_LAUNCH = 50
 TIME_SCALE = 0.01
+BUCKET_MB = 0.5
 MESSAGE_LIMIT_S = 20.0
 LAUNCH_LIMIT_S = 180.0
 
@@ -84,7 +86,11 @@ def launch(plans: Sequence[Plan]) -> int:
 
 
 def run_rank(folder: Path, rank: int) -> None:
-    """Run one rank of each plan; every other plan clips its gradients, so that all ranks meet."""
+    """Run one rank of each plan.
+
+    Every other plan clips its gradients, so that all ranks meet; every third synchronizes them in
+    small buckets beside the backward.
+    """
     import torch
     import torch.distributed as dist
 
@@ -103,10 +109,12 @@ def run_rank(folder: Path, rank: int) -> None:
     for number, path in enumerate(sorted(folder.glob("*.json"))):
         plan = load_plan(path)
         groups = make_groups(plan, rank, torch.device("cpu"), MESSAGE_LIMIT_S)
+        overlap = None if number % 3 else Overlap.of(BUCKET_MB, "float32")
+        pool = [bucket.group for bucket in parameter_buckets(plan, overlap)]
         engine = Engine(
             plan=plan,
-            program=compile_plan(plan, clip=bool(number % 2))[rank],
-            work=Emulation(plan=plan, rank=rank, time_scale=TIME_SCALE),
+            program=compile_plan(plan, clip=bool(number % 2), overlap=overlap)[rank],
+            work=Emulation(plan=plan, rank=rank, time_scale=TIME_SCALE, pool=pool),
             groups=groups,
             clock_s=time.perf_counter,
         )
