@@ -113,9 +113,14 @@ def capture(
         for index, kept in enumerate(saved)
     ]
     found = Capture(calls=tuple(calls), origin=first.origin, before=first.before)
-    if not (first.is_random or second.is_random):
+    if not (first.is_random or second.is_random or _is_meta(parameters)):
         _check_samples_apart(name, (first, second), found, samples.counts, coupled)
     return found
+
+
+def _is_meta(parameters: Mapping[str, nn.Parameter]) -> bool:
+    """Tell whether the model has shapes only."""
+    return any(parameter.is_meta for parameter in parameters.values())
 
 
 def _merged(

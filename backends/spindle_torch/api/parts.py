@@ -140,7 +140,7 @@ def _needed(parts: list[Part]) -> tuple[Part, ...]:
 
 def _joinable(parts: list[Part], apart: Collection[str]) -> tuple[int, int] | None:
     for index, part in enumerate(parts):
-        if part.stack or part.coupled or not set(part.keys).isdisjoint(apart):
+        if part.stack or not set(part.keys).isdisjoint(apart):
             continue
         takers = [
             place for place, other in enumerate(parts) if other.inputs & frozenset(part.outputs)
@@ -148,12 +148,18 @@ def _joinable(parts: list[Part], apart: Collection[str]) -> tuple[int, int] | No
         if len(takers) != 1:
             continue
         taker = parts[takers[0]]
-        if taker.stack or taker.coupled or not set(taker.keys).isdisjoint(apart):
+        if part.coupled and not taker.ends:
+            continue
+        if (
+            taker.stack
+            or (taker.coupled and not part.coupled)
+            or not set(taker.keys).isdisjoint(apart)
+        ):
             continue
         alone = taker.inputs <= frozenset(part.outputs)
         is_light = not part.tally.gemms and not part.tally.attentions
         related = taker.ends or not taker.keys or _root(part.label) == _root(taker.label)
-        if related and (alone or (is_light and not taker.ends)):
+        if related and (alone or (is_light and not taker.ends and not part.coupled)):
             return index, takers[0]
     return None
 
@@ -168,6 +174,7 @@ def _joined(first: Part, second: Part) -> Part:
         steps=first.steps | second.steps,
         inputs=first.inputs | (second.inputs - frozenset(first.outputs)),
         parameters=first.parameters | second.parameters,
+        coupled=first.coupled or second.coupled,
         tally=first.tally.add(second.tally),
         glue=first.glue.add(second.glue),
     )

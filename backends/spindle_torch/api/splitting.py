@@ -24,6 +24,7 @@ from spindle_torch.api.data import load_batch
 from spindle_torch.api.leaves import Leaves, find_leaves
 from spindle_torch.api.parts import Part, join_small_parts, split
 from spindle_torch.api.tasks import SpindleTask, TaskGraph
+from spindle_torch.api.tracing import check_trace, trace
 from spindle_torch.api.units import PartedTask, Unit, UnitUse, unite
 from spindle_torch.api.values import Value
 
@@ -36,7 +37,8 @@ BLOCK_NAME = "layer"  # of the one block that each module of the workload has
 class SplitModel:
     """The tasks, how they are split, and the workload that describes them.
 
-    Parameters and modules are the user's own objects. `uses` are ordered task by task.
+    Parameters and modules are the user's own objects. `uses` are ordered task by task; `traced`
+    are the tasks whose data flow torch.fx could check.
     """
 
     tasks: tuple[SpindleTask, ...]
@@ -47,6 +49,7 @@ class SplitModel:
     units: tuple[Unit, ...]
     uses: tuple[UnitUse, ...]
     workload: Workload
+    traced: frozenset[str] = frozenset()
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -106,6 +109,9 @@ def split_tasks(
         )
         for task in tasks
     }
+    traced = frozenset(
+        name for name, found in captures.items() if _is_traced(found, graphs[name], leaves)
+    )
     parted = _parted(tasks, captures, leaves, parameters, mixed)
     units, uses = unite(parted, {key: value.numel() for key, value in parameters.items()})
     return SplitModel(
@@ -117,7 +123,15 @@ def split_tasks(
         units=units,
         uses=uses,
         workload=_workload(name, tasks, captures, units, uses, parameters),
+        traced=traced,
     )
+
+
+def _is_traced(found: Capture, graph: TaskGraph, leaves: Leaves) -> bool:
+    traced = trace(graph, leaves.modules)
+    if traced is not None:
+        check_trace(graph.name, found, traced)
+    return traced is not None
 
 
 def _roots(tasks: Sequence[SpindleTask]) -> dict[str, nn.Module]:

@@ -5,9 +5,10 @@ Whatever object is added to several tasks is shared by them: its parameters are 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from spindle_sim.errors import InputError, suggestion
 from spindle_torch.api.data import Batch, Loader, loader_of
@@ -250,6 +251,8 @@ def _selected(value: object, output: str | int | None) -> object:
 
 def _loss(task: str, name: str, value: object) -> torch.Tensor:
     loss = value
+    if isinstance(loss, fx.Proxy):  # while it is traced
+        return cast(torch.Tensor, loss)
     if not isinstance(loss, torch.Tensor):
         loss = value.get("loss") if isinstance(value, Mapping) else getattr(value, "loss", None)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:

@@ -1,0 +1,159 @@
+"""What can't be split says which module it is, and the way round it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from spindle_sim import make_plan, parse_cluster
+from spindle_sim.errors import InputError, PlanError
+from spindle_torch.api import SpindleTask, split_tasks
+from spindle_torch.api.brought import check_plan
+from tests.spindle_torch.api.models import Block, build, drawing
+
+
+def one(module: nn.Module, *more: Callable[..., torch.Tensor], **entries: tuple[int, ...]) -> None:
+    """Split a task of a first module, and of others in a row behind it."""
+    task = SpindleTask("t", batch_size=4, data=drawing(**(entries or {"x": (3, 8)})))
+    task.add_module("first", module, inputs="x")
+    before = "first"
+    for number, part in enumerate([*more, lambda x: x.square().mean()]):
+        task.add_module(f"part{number}", part).add_flow(before, f"part{number}")
+        before = f"part{number}"
+    split_tasks(task)
+
+
+class Flattening(nn.Module):
+    """Gives as many rows as there are positive numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.inner(x)
+        return made[x > 0]
+
+
+class Mixing(nn.Module):
+    """Takes the mean over the batch away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.inner(x)
+        return made - made.mean(0, keepdim=True)
+
+
+class Overwriting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.inner(x.relu_())
+        return made
+
+
+class Deciding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(8), Block(8)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen: torch.Tensor = self.blocks[0](x)
+        if seen.sum() > 0:
+            seen = -seen
+        made: torch.Tensor = self.blocks[1](seen)
+        return made
+
+
+def test_batch_normalization_is_named() -> None:
+    with pytest.raises(InputError, match=r"first\.1 \(BatchNorm1d\).*GroupNorm"):
+        one(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(3)))
+
+
+def test_batch_normalization_that_does_not_train_is_taken() -> None:
+    one(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(3)).eval())
+
+
+def test_sizes_that_depend_on_the_contents_are_named() -> None:
+    with pytest.raises(InputError, match=r"what first gives: has the sizes .* pad them"):
+        one(Flattening())
+
+
+def test_a_module_that_mixes_samples_is_named() -> None:
+    with pytest.raises(InputError, match="what first gives for a sample depends on the other"):
+        one(Mixing(), nn.Linear(8, 8))
+
+
+def test_a_module_that_overwrites_its_input_is_named() -> None:
+    with pytest.raises(InputError, match=r"part0: overwrites its input .*inplace=False"):
+        one(nn.Linear(8, 8), Overwriting())
+
+
+def test_a_decision_by_what_a_module_gave_is_named() -> None:
+    with pytest.raises(InputError, match=r"first\.blocks\.0: the model decides by numbers"):
+        one(Deciding())
+
+
+def test_a_model_that_decides_can_stay_whole() -> None:
+    task = SpindleTask("t", batch_size=4, data=drawing(x=(3, 8)))
+    task.add_module("model", Deciding(), inputs="x", whole=True)
+    task.add_module("loss", lambda x: x.square().mean()).add_flow("model", "loss")
+    assert [use.name for use in split_tasks(task).uses] == ["model"]
+
+
+def test_a_task_that_ends_without_a_loss_says_what_it_gives() -> None:
+    task = SpindleTask("t", batch_size=4, data=drawing(x=(3, 8)))
+    task.add_module("model", nn.Linear(8, 8), inputs="x")
+    with pytest.raises(InputError, match=r"model ends it.* not \(3, 3, 8\)|not \(2, 3, 8\)"):
+        split_tasks(task)
+
+
+def test_flows_join_modules_that_are_there_and_form_no_cycle() -> None:
+    task = SpindleTask("t", batch_size=4, data=drawing(x=(3, 8)))
+    task.add_module("a", nn.Linear(8, 8)).add_module("b", nn.Linear(8, 8))
+    with pytest.raises(InputError, match="no module 'c' to join"):
+        task.add_flow("a", "c")
+    with pytest.raises(InputError, match="two modules named 'a'"):
+        task.add_module("a", nn.Linear(8, 8))
+    task.add_flow("a", "b").add_flow("b", "a")
+    with pytest.raises(InputError, match="the flows among a, b form a cycle"):
+        split_tasks(task)
+
+
+def test_two_modules_of_one_name_are_refused() -> None:
+    tasks = []
+    for name in ("s", "t"):
+        task = SpindleTask(name, batch_size=4, data=drawing(x=(3, 8)))
+        task.add_module("a", nn.Linear(8, 8), inputs="x")
+        task.add_module("loss", lambda x: x.mean()).add_flow("a", "loss")
+        tasks.append(task)
+    with pytest.raises(InputError, match="task 't': another module than 'a'"):
+        split_tasks(*tasks)
+
+
+def test_a_loader_that_gives_no_row_for_each_sample_is_told() -> None:
+    task = SpindleTask("t", batch_size=4, data=lambda step, first, last: {"x": torch.zeros(7, 8)})
+    task.add_module("a", nn.Linear(8, 8), inputs="x")
+    with pytest.raises(InputError, match=r"entry 'x' of the batch \[0, 2\) is \(7, 8\)"):
+        split_tasks(task)
+
+
+def test_a_plan_for_another_model_is_refused() -> None:
+    plan = make_plan(build("two_tasks").workload, parse_cluster("a800:1x2"))
+    with pytest.raises(PlanError, match="of another model or other batches"):
+        check_plan(build("unified"), plan)
+
+
+def test_a_plan_with_tensor_parallelism_is_refused() -> None:
+    split = build("two_tasks")
+    plan = make_plan(split.workload, parse_cluster("a800:1x2"))
+    slices = tuple(replace(item, tp=2, dp=1, devices=(0, 1)) for item in plan.slices)
+    with pytest.raises(PlanError, match="user's modules run whole"):
+        check_plan(split, replace(plan, slices=slices))
