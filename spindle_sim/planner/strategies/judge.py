@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from itertools import groupby, zip_longest
-from math import ceil, inf
+from math import ceil, inf, log2
 from operator import or_
 
 import numpy as np
@@ -76,14 +76,9 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What options come to: the iteration, and how much the fullest device lacks (0: it fits).
-
-    `level_s` counts the optimizer step as if no states were sharded: what ZeRO saves there is no
-    merit of a configuration.
-    """
+    """What options come to: the iteration, and how much the fullest device lacks (0: it fits)."""
 
     seconds: float
-    level_s: float
     short_bytes: float
 
     @property
@@ -125,11 +120,10 @@ class Judge:
 
     def verdict(self, options: Sequence[Option], zero_stage: int) -> Verdict:
         """Judge options under a ZeRO stage."""
-        stepped, owned = self._parameters(options, zero_stage)
         synced_s = self._synced_s(options, self._held(options), zero_stage)
+        stepped = self._stepped(options, zero_stage)
         return Verdict(
             seconds=synced_s + self.estimator.optimizer_step_s(stepped),
-            level_s=synced_s + self.estimator.optimizer_step_s(owned),
             short_bytes=self.short_bytes(options, zero_stage),
         )
 
@@ -164,15 +158,20 @@ class Judge:
         total = states + 2 * PARAMETER_BYTES * largest + activations
         return max(0.0, float(total.max()) - self.cluster.usable_memory_bytes)
 
-    def _parameters(self, options: Sequence[Option], zero_stage: int) -> tuple[float, float]:
-        """Give what a device's optimizer steps at most, and would without sharding."""
-        stepped, owned = np.zeros((2, self.cluster.num_devices))
+    def least_step_s(self, option: Option, zero_stage: int) -> float:
+        """Give what the optimizer step takes at least, whatever the other tasks do."""
+        parameters, tp = max(option.sketch.parameters), option.sketch.config.tp
+        sharers = self.cluster.num_devices // tp if zero_stage else 1
+        return self.estimator.optimizer_step_s(parameters / sharers)
+
+    def _stepped(self, options: Sequence[Option], zero_stage: int) -> float:
+        """Give the parameters that a device's optimizer steps at most."""
+        stepped = np.zeros(self.cluster.num_devices)
         for (mask, last), one in self._held(options).items():
             devices = self._of(mask)
             sharers = len(devices) // self._tp(options, last) if zero_stage else 1
             stepped[devices] += one.trained / sharers
-            owned[devices] += one.trained
-        return float(stepped.max()), float(owned.max())
+        return float(stepped.max())
 
     def _held(self, options: Sequence[Option]) -> dict[tuple[int, int], _Held]:
         """Give what is held, by devices and the last round that uses it."""
@@ -229,7 +228,16 @@ class Judge:
         return max(total_s, float(done.max())) + _BESIDE * float(hidden.max())
 
     def _sync_s(self, mask: int, size_bytes: float, tp: int) -> float:
-        """Give how long an all-reduce of gradients of that size takes."""
+        """Give how long an all-reduce of gradients of that size takes.
+
+        Between two powers of two it is taken as linear: it is, but where NCCL changes its mind.
+        """
+        exponent = int(log2(max(size_bytes, 2.0)))
+        low, high = 2.0**exponent, 2.0 ** (exponent + 1)
+        low_s, high_s = (self._all_reduce_s(mask, size, tp) for size in (low, high))
+        return low_s + (high_s - low_s) * (size_bytes - low) / (high - low)
+
+    def _all_reduce_s(self, mask: int, size_bytes: float, tp: int) -> float:
         key = mask, size_bytes, tp
         if key not in self._times:
             ranks = [int(device) for device in self._of(mask)[::tp]]

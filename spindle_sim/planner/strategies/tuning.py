@@ -9,13 +9,14 @@ better by itself. With one task that is exhaustive.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import ceil, prod
 
 from spindle_sim.errors import InfeasibleError
 from spindle_sim.plan import Plan
 from spindle_sim.planner.affinity import Affinity
 from spindle_sim.planner.context import Context
 from spindle_sim.planner.metagraph import MetaNode
+from spindle_sim.planner.shortage import devices_needed
 from spindle_sim.planner.strategies.judge import Judge, Option, Verdict
 from spindle_sim.planner.strategies.options import Options
 from spindle_sim.planner.strategies.parallel import ParallelConfig, configured_plan
@@ -26,6 +27,7 @@ from spindle_sim.units import format_bytes
 
 __all__ = ["Tuned", "tune", "tuned_plan"]
 
+_GIB = 2.0**30
 # Tasks that share no modules may differ in their degrees; of more combinations than these only
 # those are tried in which all have the same, as far as they can.
 _MOST_DEGREES = 64
@@ -57,7 +59,7 @@ def tuned_plan(context: Context, space: Space, *, strategy: str) -> Plan:
 
 
 def tune(context: Context, space: Space) -> tuple[Tuned, ...]:
-    """Give the best configurations found under each ZeRO stage, the best first.
+    """Give the best configurations found, the best first, for each ZeRO stage that is searched.
 
     Raises:
         InfeasibleError: none fits the memory.
@@ -71,18 +73,21 @@ def tune(context: Context, space: Space) -> tuple[Tuned, ...]:
     least: tuple[float, Sequence[Option]] | None = None
     for zero_stage in space.zero_stages:
         best = _best(search, zero_stage, wide, narrow[zero_stage])
-        verdict = search.judge.verdict(best, zero_stage)
-        if verdict.short_bytes > 0:
-            if least is None or verdict.short_bytes < least[0]:
-                least = verdict.short_bytes, best
+        short_bytes = search.judge.short_bytes(best, zero_stage)
+        if short_bytes > 0:
+            if least is None or short_bytes < least[0]:
+                least = short_bytes, best
             continue
+        # Sharded as little as memory allows, as all strategies are: what it saves of the optimizer
+        # step is no merit of a configuration.
+        asked = next(s for s in space.zero_stages if not search.judge.short_bytes(best, s))
         configs = {t: o.sketch.config for t, o in zip(search.tasks, best, strict=True)}
-        found.append(Tuned(configs=configs, zero_stage=zero_stage, verdict=verdict))
+        verdict = search.judge.verdict(best, asked)
+        found.append(Tuned(configs=configs, zero_stage=asked, verdict=verdict))
     if not found:
         assert least is not None, "a space has a ZeRO stage"
         raise _infeasible(search, *least)
-    # Of equals the least sharded: sharding changes nothing then.
-    return tuple(sorted(found, key=lambda one: (one.verdict.level_s, one.zero_stage)))
+    return tuple(sorted(found, key=lambda one: (one.verdict.seconds, one.zero_stage)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +200,9 @@ def _descend(
                 if best[0] == 0 and others_s + option.round_s >= best[1]:
                     break  # they come by time: none behind is better
                 tried = [*current[:index], option, *current[index + 1 :]]
+                least_s = others_s + option.round_s + search.judge.least_step_s(option, zero_stage)
+                if best[0] == 0 and least_s >= best[1]:
+                    continue
                 if search.judge.short_bytes(tried, zero_stage) > best[0]:
                     continue
                 rank = search.judge.rank(tried, zero_stage)
@@ -224,4 +232,21 @@ def _nodes(context: Context, task: str) -> tuple[MetaNode, ...]:
 
 
 def _infeasible(search: _Search, short_bytes: float, options: Sequence[Option]) -> InfeasibleError:
-    return InfeasibleError(f"{format_bytes(short_bytes)} short")
+    """Say what is short under the configurations that lack least, and what would help."""
+    context, space = search.context, search.space
+    usable = context.cluster.usable_memory_bytes
+    tried = [f"ZeRO stages {', '.join(map(str, space.zero_stages))}", "micro-batches of any size"]
+    tried += ["tensor and pipeline parallelism"] if space.pipeline else []
+    configs = {f"{c.tp} x {c.pp} x {c.dp}" for c in (option.sketch.config for option in options)}
+    num_devices = devices_needed(context)
+    needed_bytes = (usable + short_bytes) / context.cluster.usable_memory_fraction
+    help_ = "a GPU with at least" + f" {ceil(needed_bytes / _GIB)} GiB"
+    if num_devices is not None:
+        help_ = f"more devices: at least about {num_devices} of this kind; {help_}"
+    return InfeasibleError(
+        f"the fullest device is {format_bytes(short_bytes)} short: it would hold"
+        f" {format_bytes(usable + short_bytes)}, a plan may use {format_bytes(usable)} of its"
+        f" {format_bytes(context.cluster.gpu.memory_bytes)}. That is with the configuration that"
+        f" needs least (tensor x pipeline x data parallelism {', '.join(sorted(configs))}); tried:"
+        f" {', '.join(tried)}, full recomputation. What would help: {help_}"
+    )
