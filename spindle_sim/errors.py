@@ -2,7 +2,7 @@
 
 SpindleError               exit 1
 ├── UsageError             exit 2: a flag or an argument is wrong
-├── InputError             exit 3: a file (workload, cluster, plan, profile) is wrong
+├── InputError             exit 3: a file (workload, cluster, plan, profile, checkpoint) is wrong
 │   └── PlanError          exit 3: a plan of another version or shape, or one that breaks a rule
 ├── InfeasibleError        exit 4: the input is right, but no plan for it exists
 └── ExecutionError         exit 5: a plan is right, but its run on real devices failed

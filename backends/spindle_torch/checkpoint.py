@@ -133,8 +133,8 @@ def _check_progress(saver: Saver, progress: Progress) -> None:
         )
     if saver.last_step <= saver.first_step:
         raise UsageError(
-            f"--until-step {saver.last_step}: the checkpoint is of step {progress.step}, so that"
-            " none is left to run; give a later one"
+            f"--until-step {saver.last_step}: the checkpoint is of step {progress.step} already, so"
+            " that none is left to run; give a later one"
         )
 
 

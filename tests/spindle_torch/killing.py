@@ -52,4 +52,4 @@ if __name__ == "__main__":
         os.fsync = mortal_fsync(int(number))  # type: ignore[assignment]
         main(arguments)
     else:
-        main(arguments, lambda work: Mortal(work, int(number)))  # type: ignore[arg-type, return-value]
+        main(arguments, lambda work: Mortal(work, int(number)))

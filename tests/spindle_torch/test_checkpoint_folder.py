@@ -130,7 +130,7 @@ def test_a_file_with_one_bit_turned_is_found_by_its_hash(run: Path) -> None:
     content = bytearray((folder / NAME).read_bytes())
     content[-1] ^= 1
     (folder / NAME).write_bytes(content)
-    assert read_checkpoint(folder)  # as long as ever
+    read_checkpoint(folder)  # it is as long as ever
     with pytest.raises(InputError, match=f"is corrupt: {NAME} isn't what was written"):
         check_files(folder, files)
 
