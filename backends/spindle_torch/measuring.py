@@ -261,6 +261,7 @@ def _needed_bytes(probe: Probe, dtype: torch.dtype) -> float:
     """Give roughly what the parameters, kept activations and gradients of a point take."""
     cost = probe.cost
     activations = cost.saved_bytes / probe.tp + cost.saved_replicated_bytes + cost.output_bytes
+    activations += probe.pooled_bytes
     scale = dtype.itemsize / _BYTES_PER_MODELLED_ELEMENT
     parameters = dtype.itemsize * probe.operator.parameters / probe.tp
     return 2 * (parameters + scale * activations * probe.samples)

@@ -12,19 +12,22 @@ from spindle_sim.estimate.profile import (
     ProfiledOperator,
     ProfileProvenance,
 )
-from spindle_sim.workload import Operator, OperatorCost
+from spindle_sim.workload import Operator, OperatorCost, Projection
+from spindle_sim.workload.operators import BYTES_PER_ELEMENT
 
 __all__ = ["Probe", "ProbeResult", "Profiling", "SkippedProbe", "StepProbe", "to_profile"]
 
 # Only an order of size: a byte that crosses memory takes about as long as ten FLOP.
 _FLOP_PER_BYTE = 10.0
+_POOLING = 8.0  # times as long as moving: strided, on a CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """One operator (or one of its `tp` shards) for `samples` items on one device.
 
-    Of its tokens `flowing_tokens` come from other operators, which matters to an embedding.
+    Of its tokens `flowing_tokens` come from other operators, which matters to an embedding; a
+    projection pools them if they are more or fewer than its own.
     `batch_size` is set where the operator meets the whole global batch, over `replicas` devices.
     """
 
@@ -52,10 +55,17 @@ class Probe:
         )
 
     @property
+    def pooled_bytes(self) -> float:
+        """What flows into one item of a head, which takes the mean of it over its own tokens."""
+        if not isinstance(self.operator, Projection) or self.flowing_tokens in (0, self.tokens):
+            return 0.0
+        return float(BYTES_PER_ELEMENT * self.operator.inner * self.flowing_tokens)
+
+    @property
     def work(self) -> float:
         """How large it is, roughly, in FLOP: to take small ones first and to guess times."""
         cost = self.cost
-        moved = cost.traffic_bytes + cost.output_bytes
+        moved = cost.traffic_bytes + cost.output_bytes + _POOLING * self.pooled_bytes
         each = cost.flops + _FLOP_PER_BYTE * moved
         held = _FLOP_PER_BYTE * 2 * self.operator.parameters
         return (each * self.samples + held) / self.tp
