@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from itertools import groupby, zip_longest
-from math import ceil, inf, log2
+from math import ceil, log2
 from operator import or_
 
 import numpy as np
@@ -80,11 +80,6 @@ class Verdict:
 
     seconds: float
     short_bytes: float
-
-    @property
-    def limit_s(self) -> float:
-        """What nothing better takes longer than."""
-        return inf if self.short_bytes > 0 else self.seconds
 
 
 @dataclass(slots=True)

@@ -58,9 +58,8 @@ class Options:
         sets = {node.metaop.id: node.metaop.parameter_set for node in rounds.nodes}
         roomy_bytes = self.cluster.usable_memory_bytes - self._most_states(tp)
         groups: dict[tuple[int, int], list[tuple[float, ParallelConfig]]] = {}
-        for least_s, config in self._bounded(task, tp):
-            if least_s <= limit_s:
-                groups.setdefault((config.pp, config.dp), []).append((least_s, config))
+        for least_s, config in self._bounded(task, tp, limit_s):
+            groups.setdefault((config.pp, config.dp), []).append((least_s, config))
         for members in groups.values():
             kept: list[Option] = []
             enough_s = inf  # the fastest of those that fit whatever else the devices hold
@@ -78,15 +77,21 @@ class Options:
                     enough_s = min(enough_s, option.round_s)
             yield from kept
 
-    def _bounded(self, task: str, tp: int) -> Iterator[tuple[float, ParallelConfig]]:
-        """Give all configurations, each with a bound on its round: the average rank's work."""
-        rounds = self.rounds[task]
-        for config in configurations(
-            rounds.nodes, self.cluster, self.space, tp, narrow=self.narrow
-        ):
-            count = config.micro_batches(rounds.batch)
-            for one in recomputing(rounds.nodes, self.space, config, narrow=self.narrow):
-                yield count * self._work_s(task, one) / one.pp, one
+    def _bounded(
+        self, task: str, tp: int, limit_s: float
+    ) -> Iterator[tuple[float, ParallelConfig]]:
+        """Give the configurations within a limit, each with its bound: the average rank's work."""
+        nodes = self.rounds[task].nodes
+        for config in configurations(nodes, self.cluster, self.space, tp, narrow=self.narrow):
+            if self._bound_s(task, config) <= limit_s:
+                for one in recomputing(nodes, self.space, config, narrow=self.narrow):
+                    least_s = self._bound_s(task, one)
+                    if least_s <= limit_s:
+                        yield least_s, one
+
+    def _bound_s(self, task: str, config: ParallelConfig) -> float:
+        count = config.micro_batches(self.rounds[task].batch)
+        return count * self._work_s(task, config) / config.pp
 
     def _work_s(self, task: str, config: ParallelConfig) -> float:
         """Give what one micro-batch computes at least, on all ranks together."""
@@ -121,9 +126,12 @@ class Options:
 
     def _least_s(self, task: str) -> float:
         """Give what no configuration of the task is faster than."""
-        wide = replace(self, narrow=False)
-        degrees = tensor_degrees(self.rounds[task].nodes, self.cluster, self.space)
-        return min(least_s for tp in degrees for least_s, _ in wide._bounded(task, tp))
+        nodes = self.rounds[task].nodes
+        return min(
+            self._bound_s(task, config)
+            for tp in tensor_degrees(nodes, self.cluster, self.space)
+            for config in configurations(nodes, self.cluster, self.space, tp)
+        )
 
     def _most_states(self, tp: int) -> float:
         """Give what a device holds that has all parameters."""

@@ -9,7 +9,7 @@ better by itself. With one task that is exhaustive.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import ceil, prod
+from math import ceil, inf, prod
 
 from spindle_sim.errors import InfeasibleError
 from spindle_sim.plan import Plan
@@ -65,29 +65,17 @@ def tune(context: Context, space: Space) -> tuple[Tuned, ...]:
         InfeasibleError: none fits the memory.
     """
     search = _search(context, space)
-    # A narrow search first: nothing that computes longer than it finds can be better.
+    # A narrow search first: nothing that computes longer than what it finds can be better.
     narrow = {stage: _best(search, stage, search.narrow) for stage in space.zero_stages}
-    limit_s = max(search.judge.verdict(best, stage).limit_s for stage, best in narrow.items())
+    known = [_tuned(search, options, stage) for stage, options in narrow.items()]
+    limit_s = min((one.verdict.seconds for one in known if one is not None), default=inf)
     wide = search.narrow.widened(limit_s)
-    found: list[Tuned] = []
-    least: tuple[float, Sequence[Option]] | None = None
-    for zero_stage in space.zero_stages:
-        best = _best(search, zero_stage, wide, narrow[zero_stage])
-        short_bytes = search.judge.short_bytes(best, zero_stage)
-        if short_bytes > 0:
-            if least is None or short_bytes < least[0]:
-                least = short_bytes, best
-            continue
-        # Sharded as little as memory allows, as all strategies are: what it saves of the optimizer
-        # step is no merit of a configuration.
-        asked = next(s for s in space.zero_stages if not search.judge.short_bytes(best, s))
-        configs = {t: o.sketch.config for t, o in zip(search.tasks, best, strict=True)}
-        verdict = search.judge.verdict(best, asked)
-        found.append(Tuned(configs=configs, zero_stage=asked, verdict=verdict))
-    if not found:
-        assert least is not None, "a space has a ZeRO stage"
-        raise _infeasible(search, *least)
-    return tuple(sorted(found, key=lambda one: (one.verdict.seconds, one.zero_stage)))
+    best = {stage: _best(search, stage, wide, narrow[stage]) for stage in space.zero_stages}
+    found = [_tuned(search, options, stage) for stage, options in best.items()]
+    fitting = [one for one in found if one is not None]
+    if not fitting:
+        raise _infeasible(search, best)
+    return tuple(sorted(fitting, key=lambda one: (one.verdict.seconds, one.zero_stage)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +88,22 @@ class _Search:
     tasks: tuple[str, ...]
     components: tuple[tuple[str, ...], ...]
     narrow: Options
+
+
+def _tuned(search: _Search, options: Sequence[Option], zero_stage: int) -> Tuned | None:
+    """Give the configurations of options that fit under a ZeRO stage; None if they don't.
+
+    Sharded as little as memory allows, as all strategies are: what sharding saves of the optimizer
+    step is no merit of a configuration.
+    """
+    if search.judge.short_bytes(options, zero_stage):
+        return None
+    asked = next(s for s in search.space.zero_stages if not search.judge.short_bytes(options, s))
+    return Tuned(
+        configs={t: o.sketch.config for t, o in zip(search.tasks, options, strict=True)},
+        zero_stage=asked,
+        verdict=search.judge.verdict(options, asked),
+    )
 
 
 def _search(context: Context, space: Space) -> _Search:
@@ -231,8 +235,12 @@ def _nodes(context: Context, task: str) -> tuple[MetaNode, ...]:
     return tuple(context.graph.nodes[name] for name in context.metaops_of(task))
 
 
-def _infeasible(search: _Search, short_bytes: float, options: Sequence[Option]) -> InfeasibleError:
+def _infeasible(search: _Search, best: Mapping[int, Sequence[Option]]) -> InfeasibleError:
     """Say what is short under the configurations that lack least, and what would help."""
+    short_bytes, stage = min(
+        (search.judge.short_bytes(options, stage), stage) for stage, options in best.items()
+    )
+    options = best[stage]
     context, space = search.context, search.space
     usable = context.cluster.usable_memory_bytes
     tried = [f"ZeRO stages {', '.join(map(str, space.zero_stages))}", "micro-batches of any size"]
