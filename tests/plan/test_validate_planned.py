@@ -48,10 +48,11 @@ def test_the_large_models_bring_everything_that_saves_memory_to_these_tests() ->
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_recomputation_can_not_be_left_out_and_its_memory_saved(strategy: str) -> None:
+def test_recomputation_and_micro_batches_can_not_be_left_out(strategy: str) -> None:
     plan = planned(strategy, "qwen-val", "a800:1x8")
     slices = tuple(replace(item, recompute=False) for item in plan.slices)
-    found = [v.message for v in validate_plan(replace(plan, slices=slices))]
+    rounds = tuple(replace(item, micro_batches=1) for item in plan.rounds)
+    found = [v.message for v in validate_plan(replace(plan, slices=slices, rounds=rounds))]
     assert any("activation_bytes is" in message for message in found)
     assert any("more than the" in message for message in found)
 
