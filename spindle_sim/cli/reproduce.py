@@ -1,7 +1,8 @@
 """`spindle reproduce`: the paper's evaluation, its statements beside ours."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -99,13 +100,15 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _run(options: "Options") -> "Reproduction":
-    from spindle_sim.reproduce import cases_of
     from spindle_sim.reproduce import reproduce as run
 
-    count = len(cases_of(options))
-    with progress(count) as advance:
-        advance(f"{count} cases")
-        return run(options, os.cpu_count() or 1, lambda case: advance(case.name))
+    @contextmanager
+    def begin(what: str, count: int) -> Iterator[Callable[[str], None]]:
+        with progress(count) as advance:
+            advance(f"{count} {what}")
+            yield advance
+
+    return run(options, os.cpu_count() or 1, begin)
 
 
 def _print_parts() -> None:

@@ -4,9 +4,10 @@ Every experiment changes one thing (two at most), plans and simulates all cases 
 all statements by the same rules. Nothing here changes the figures of the other parts.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from spindle_sim.reproduce.cases import Case, Change, merged, part_cases
+from spindle_sim.reproduce.cases import ALL_GPUS, STATED, Case, Change, merged, part_cases
 from spindle_sim.reproduce.evidence import Evidence
 from spindle_sim.reproduce.rules import Found, Rule, Statement, Verdict, is_met
 
@@ -25,7 +26,16 @@ CHANGES: tuple[Change, ...] = (
     Change(name="no synchronization overlapped", overlap_sync=False),
     Change(name="memory x 4", memory=4.0),
 )
-_PARTS = ("fig8", "placement", "fig13", "fig14")
+_PART_OF = {  # whose cases a section's statements are judged over
+    "5.2": "fig8",
+    "5.3": "fig9",
+    "5.4": "fig10",
+    "5.5.1": "fig11",
+    "5.5.2": "placement",
+    "5.6": "fig13",
+    "appendix C": "fig14",
+    "appendix D": "fig15",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +48,22 @@ class Trial:
     met: bool
 
 
-def changed_cases(gpus: tuple[int, ...], batch_scale: float) -> tuple[Case, ...]:
-    """Give the cases of all experiments."""
-    cases = [case for part in _PARTS for case in part_cases(part, gpus, batch_scale)]
-    return merged(replace(case, change=change) for case in cases for change in CHANGES)
+def changed_cases(cases: Iterable[Case], sections: Iterable[str]) -> tuple[Case, ...]:
+    """Give, of the cases that were run, those that statements of these sections are judged over.
+
+    Each is there under every change.
+    """
+    run = {case.key: case for case in cases}
+    scales = {case.batch_scale for case in run.values()}
+    parts = dict.fromkeys(_PART_OF[name] for name in sections if name in _PART_OF)
+    wanted = [
+        case
+        for part in parts
+        for scale in scales
+        for case in part_cases(part, ALL_GPUS, scale)
+        if case.key in run and case.gpus in STATED[case.workload]
+    ]
+    return merged(replace(case, change=change) for case in wanted for change in CHANGES)
 
 
 def trials(

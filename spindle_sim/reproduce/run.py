@@ -1,6 +1,7 @@
 """The evaluation as a whole: which parts, in how many processes, and what came of them."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -9,11 +10,21 @@ from spindle_sim.reproduce.curves import study_curves
 from spindle_sim.reproduce.evaluate import evaluate_case
 from spindle_sim.reproduce.evidence import Evidence
 from spindle_sim.reproduce.experiments import Trial, changed_cases, trials
+from spindle_sim.reproduce.outcome import CaseResult
 from spindle_sim.reproduce.rules import Verdict, judge
 from spindle_sim.reproduce.statements import STATEMENTS
 from spindle_sim.whatif import in_processes
 
-__all__ = ["ALL_PARTS", "EXPLAIN", "PARTS", "Options", "Reproduction", "cases_of", "reproduce"]
+__all__ = [
+    "ALL_PARTS",
+    "EXPLAIN",
+    "PARTS",
+    "Begin",
+    "Options",
+    "Reproduction",
+    "cases_of",
+    "reproduce",
+]
 
 PARTS: dict[str, str] = {
     "fig4": "scaling curves, and the fit's error on points left out (3.2)",
@@ -29,6 +40,8 @@ PARTS: dict[str, str] = {
     "explain": "experiments on the statements that aren't met; not part of all",
 }
 EXPLAIN = "explain"
+# Called with what is run and how many; gives what is called after each, with its name.
+Begin = Callable[[str, int], AbstractContextManager[Callable[[str], None]]]
 ALL_PARTS = tuple(name for name in PARTS if name != EXPLAIN)
 
 
@@ -69,28 +82,34 @@ class Reproduction:
 
 
 def cases_of(options: Options) -> tuple[Case, ...]:
-    """Give all cases that the options ask for, each once."""
-    cases = [
+    """Give all cases that the options ask for, each once; without those of the experiments."""
+    return merged(
         case
         for part in options.judged_parts
         for case in part_cases(part, options.gpus, options.batch_scale)
-    ]
-    if EXPLAIN in options.parts:
-        cases += changed_cases(options.gpus, options.batch_scale)
-    return merged(cases)
+    )
 
 
-def reproduce(options: Options, workers: int, done: Callable[[Case], None]) -> Reproduction:
-    """Run all cases in `workers` processes and judge the statements; `done` is called after each.
+def reproduce(options: Options, workers: int, begin: Begin) -> Reproduction:
+    """Run all cases in `workers` processes and judge the statements.
 
     The same options give the same results, but for the planning times: they are wall times.
     """
-    cases: Sequence[Case] = cases_of(options)
-    results = in_processes(partial(evaluate_case, seed=options.seed), cases, workers, done)
+    work = partial(evaluate_case, seed=options.seed)
+
+    def run(cases: Sequence[Case], what: str) -> tuple[CaseResult, ...]:
+        with begin(what, len(cases)) as done:
+            return in_processes(work, cases, workers, lambda case: done(case.name))
+
+    cases = cases_of(options)
+    results = run(cases, "cases")
     curves = study_curves(options.batch_scale) if "fig4" in options.judged_parts else None
     evidence = Evidence(results=results, batch_scale=options.batch_scale, curves=curves)
     verdicts = tuple(judge(statement, evidence) for statement in STATEMENTS)
     found: tuple[Trial, ...] = ()
     if EXPLAIN in options.parts:
-        found = trials(verdicts, replace(evidence, curves=None))
+        unmet = [one.statement.section for one in verdicts if one.met is False]
+        asked = [case for case in cases if case.batch_scale == options.batch_scale]
+        more = run(changed_cases(asked, unmet), "cases of experiments")
+        found = trials(verdicts, replace(evidence, results=(*results, *more), curves=None))
     return Reproduction(options=options, evidence=evidence, verdicts=verdicts, trials=found)

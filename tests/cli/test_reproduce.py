@@ -13,6 +13,7 @@ from spindle_sim.cli.application import application
 from spindle_sim.errors import UsageError
 from spindle_sim.reproduce import PARTS
 from spindle_sim.reproduce.document import document_schema
+from spindle_sim.reproduce.experiments import CHANGES
 from spindle_sim.reproduce.statements import STATEMENTS
 
 STUDY = ["fig4", "fig9", "fig15", "--gpus", "16", "--batch-scale", "0.25"]
@@ -103,6 +104,22 @@ def test_the_table_says_how_many_statements_are_met() -> None:
     assert "fig9-all-devices" in text
     assert "statements met" in text
     assert "not evaluated in this run" in text
+
+
+@pytest.mark.slow
+def test_experiments_try_every_change_on_what_is_not_met(document: dict[str, Any]) -> None:
+    found = json.loads(reproduce("fig9", "explain", *STUDY[3:], "--json"))
+    unmet = {row["id"] for row in found["statements"] if row["met"] is False}
+    tried = {row["statement"] for row in found["experiments"]}
+    assert tried
+    assert tried <= unmet
+    assert {row["change"] for row in found["experiments"]} == {one.name for one in CHANGES}
+    for row in found["statements"]:
+        if row["id"] in tried:
+            assert row["explanation"].startswith(("met under", "under none", "none of"))
+    known = {row["id"]: row["ours"] for row in document["statements"]}
+    same = {row["id"]: row["ours"] for row in found["statements"] if row["id"].startswith("fig9")}
+    assert same == {name: known[name] for name in same}
 
 
 def test_the_parts_are_listed_with_what_they_are() -> None:
