@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from spindle_sim.metrics import idle_reasons, summarize, utilization_over_time
 from spindle_sim.plan import Order, Plan
 from spindle_sim.plan.schedule import schedule
-from spindle_sim.simulator import crews, run, simulate, traffic
+from spindle_sim.simulator import crews, run, simulate, traffic, transfers
 from spindle_sim.timeline import Kind, Phase, Span, Timeline
 from tests.builders import make_cluster
 from tests.pipelines import pipelined_plan, pipelines, stated_memory
@@ -67,6 +67,17 @@ def test_joined_devices_and_links_change_nothing(plan: Plan) -> None:
             traffic, "distinct_links", lambda _, capacities: frozenset(range(len(capacities)))
         )
         assert simulate(plan, overlap_sync=True) == joined
+
+
+@given(pipelines())
+@PROPERTY
+def test_messages_that_go_together_end_as_they_do_apart(plan: Plan) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        together = simulate(plan)
+        patch.setattr(
+            transfers, "coalesced", lambda demands: (tuple(demands), tuple(range(len(demands))))
+        )
+        assert simulate(plan).iteration_s == pytest.approx(together.iteration_s, rel=ROUNDING)
 
 
 @given(pipelines())
