@@ -1,4 +1,4 @@
-"""The command line as a whole: its options, exit codes, streams; each run is a real process."""
+"""The command line as a whole: its exit codes and streams; each run is a real process."""
 
 import json
 import os
@@ -10,10 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-import typer.main
 
 from spindle_sim.cli import entry
-from spindle_sim.cli.application import application
 from spindle_sim.errors import (
     ExecutionError,
     InfeasibleError,
@@ -24,75 +22,6 @@ from spindle_sim.errors import (
 )
 
 ROOT = Path(__file__).parent.parent
-NETWORK = {"--nics-per-node", "--nic-bandwidth", "--oversubscription"}
-WORKLOAD = {"workload", "--tasks", "--cluster", "--batch-scale", "--profile", *NETWORK}
-MEASURING = {"--tiny", "--device", "--dtype", "--seconds", "--links", "--nproc", "--date", "-o"}
-# A new option is a promise: it is added here by hand.
-OPTIONS = {
-    "": {"--version", "--install-completion", "--show-completion"},
-    "compare": {
-        *WORKLOAD,
-        "--tiny",
-        "--strategies",
-        "--placement",
-        "--report",
-        "--json",
-        "--seed",
-        "--jitter",
-        "--overlap-sync",
-    },
-    "sweep": {
-        *WORKLOAD - NETWORK,
-        "--set",
-        "--strategies",
-        "--placement",
-        "--overlap-sync",
-        "--seed",
-        "--csv",
-        "--json",
-    },
-    "plan": {*WORKLOAD, "--tiny", "--strategy", "--placement", "--seed", "--output", "-o"},
-    "validate": {"plan", "--json"},
-    "simulate": {
-        "plan",
-        "--report",
-        "--profile",
-        "--trace",
-        "--json",
-        "--seed",
-        "--jitter",
-        "--overlap-sync",
-    },
-    "run": {
-        "plan",
-        "--nproc",
-        "--iterations",
-        "--emulate",
-        "--time-scale",
-        "--dtype",
-        "--autocast",
-        "--clip-norm",
-        "--overlap-sync",
-        "--bucket-mb",
-        "--checkpoint",
-        "--checkpoint-every",
-        "--checkpoint-keep",
-        "--resume",
-        "--until-step",
-        "--timeout",
-        "--seed",
-        "--timeline",
-        "--trace",
-        "--json",
-    },
-    "profile": {*WORKLOAD - NETWORK - {"--profile"}, *MEASURING, "--output", "--json"},
-    "curves": {*WORKLOAD, "--tiny", "--tensor-parallel", "--report", "--json"},
-    "reproduce": {"parts", "--list", "--gpus", "--batch-scale", "--seed", "--report", "--json"},
-    "workloads": {"--json"},
-    "gpus": {"--json"},
-    "schema": {"name"},
-    "init": {"path", "--force"},
-}
 TINY = ["multitask-clip", "--tasks", "1", "--cluster", "a800:1x2"]
 
 
@@ -107,20 +36,6 @@ def spindle(
         text=True,
         check=False,
     )
-
-
-def test_the_options_are_these() -> None:
-    group = typer.main.get_command(application())
-    verbs = group.commands  # type: ignore[attr-defined]
-    found = {
-        name: {
-            option
-            for parameter in command.params
-            for option in (*parameter.opts, *parameter.secondary_opts)
-        }
-        for name, command in {"": group, **verbs}.items()
-    }
-    assert found == OPTIONS
 
 
 def test_the_exit_codes_are_those_of_the_docs() -> None:

@@ -23,7 +23,7 @@ def run_probes(folder: Path, ranks: int, probe: Path = PROBE) -> None:
             )
             for rank in range(ranks)
         ]
-        ended = [process.communicate(timeout=280) for process in processes]
+        ended = [process.communicate(timeout=600) for process in processes]
     for process, (_, errors) in zip(processes, ended, strict=True):
         assert process.returncode == 0, errors
 
