@@ -127,7 +127,7 @@ def _print_json(comparison: Comparison, outcomes: "Sequence[Outcome]") -> None:
         {
             "workload": workload_row(comparison.workload),
             "cluster": cluster_row(comparison.cluster),
-            "provenance": provenance(_profile(outcomes), comparison.options),
+            "provenance": provenance(_profile(outcomes), comparison.simulation),
             "strategies": [outcome_row(outcome) for outcome in outcomes],
         }
     )
@@ -146,6 +146,12 @@ def _print(comparison: Comparison, outcomes: "Sequence[Outcome]", report: str | 
     print_inputs(console, comparison.workload, comparison.cluster)
     print_outcomes(console, outcomes)
     feasible = [(o.strategy, o.result) for o in outcomes if o.result is not None]
+    if comparison.simulation.overlap_sync and not comparison.options.overlap_sync:
+        console.print(
+            "All strategies synchronize gradients beside the backward, since some of them do"
+            " always; name others with --strategies to have it apart.",
+            soft_wrap=True,
+        )
     if feasible:
         strategy, result = min(feasible, key=lambda pair: pair[1].summary.iteration_s)
         print_idle(console, strategy, result)

@@ -53,6 +53,17 @@ class Comparison:
         """How often `compare_strategies` calls its `advance`."""
         return 2 * len(self.strategies)
 
+    @property
+    def simulation(self) -> SimulationOptions:
+        """How all are simulated: synchronizing beside the backward where one of them does.
+
+        That is what a system's runtime can do, and would else pass for a strategy's merit.
+        """
+        from spindle_sim.planner import STRATEGIES
+
+        overlaps = any(STRATEGIES[name].overlaps for name in self.strategies)
+        return replace(self.options, overlap_sync=self.options.overlap_sync or overlaps)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
@@ -97,7 +108,7 @@ def compare_strategies(comparison: Comparison, advance: Advance) -> tuple[Outcom
     for strategy, (plan, outcome) in zip(comparison.strategies, planned, strict=True):
         advance(f"simulating {strategy}" if plan else f"no plan of {strategy}")
         if plan is not None:
-            outcome = replace(outcome, result=simulate_plan(plan, comparison.options))
+            outcome = replace(outcome, result=simulate_plan(plan, comparison.simulation))
         outcomes.append(outcome)
     return tuple(outcomes)
 

@@ -102,8 +102,11 @@ def read_points(workload: str, axes: Axes, options: PointOptions) -> "tuple[Poin
         UsageError: a value is wrong.
         InputError: a file is.
     """
+    from spindle_sim.planner import STRATEGIES
     from spindle_sim.whatif import Point
 
+    # What one strategy does all do, as in `spindle compare`.
+    overlaps = any(STRATEGIES[name].overlaps for name in axes.strategies)
     workloads = {
         (tasks, scale): read_workload(
             workload,
@@ -121,7 +124,7 @@ def read_points(workload: str, axes: Axes, options: PointOptions) -> "tuple[Poin
             strategy=one.strategy,
             profile=options.profile,
             placement=options.placement,
-            overlap_sync=options.overlap_sync,
+            overlap_sync=options.overlap_sync or overlaps,
             seed=options.seed,
         )
         for one in _combinations(axes)

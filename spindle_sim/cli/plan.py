@@ -21,6 +21,7 @@ from spindle_sim.cli.options import (
     WorkloadName,
 )
 from spindle_sim.cli.outputs import check_outputs, is_stdout
+from spindle_sim.cli.parallelism import parallelism_note
 from spindle_sim.errors import UsageError
 
 __all__ = ["plan"]
@@ -70,9 +71,10 @@ def plan(
         seed=seed,
     )
     save_plan(made, Path(output))
+    tuned = parallelism_note(made)
     print(
         f"{output}: {made.strategy} for {made.workload.name} on {made.cluster.name},"
         f" {len(made.metaops)} MetaOps in {len(made.slices)} slices,"
-        f" compute optimum {format_duration(made.optimum_s)}",
+        f" compute optimum {format_duration(made.optimum_s)}{f'; {tuned}' if tuned else ''}",
         file=sys.stderr if is_stdout(output) else sys.stdout,
     )

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import spindle_sim
 from spindle_sim.cli.comparison import Outcome, Result, SimulationOptions
+from spindle_sim.cli.parallelism import parallelism_rows
 from spindle_sim.cli.traits import num_rounds, num_stages, recomputed_metaops, tensor_parallel
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ _FIGURES = (
     "rounds",
     "recomputed_metaops",
     "zero1",
+    "zero_stage",
     "tensor_parallel",
+    "parallelism",
     "idle_reasons",
 )
 
@@ -69,7 +72,9 @@ def result_row(result: Result) -> dict[str, object]:
         "rounds": num_rounds(result.plan),
         "recomputed_metaops": recomputed_metaops(result.plan),
         "zero1": result.plan.zero1,
+        "zero_stage": result.plan.zero_stage,
         "tensor_parallel": tensor_parallel(result.plan),
+        "parallelism": parallelism_rows(result.plan),
         "idle_reasons": [
             {
                 "kind": reason.kind.value,

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from spindle_sim.cli.parallelism import parallelism_note
 from spindle_sim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ def plan_note(plan: "Plan") -> str:
         parts.append(f"{recomputed} of {len(plan.metaops)} MetaOps recomputed")
     if plan.zero_stage:
         parts.append(_SHARDED[plan.zero_stage])
-    if tp > 1:
+    if tuned := parallelism_note(plan):
+        parts.append(tuned)
+    elif tp > 1:
         parts.append(f"tensor parallelism up to {tp}")
     return "; ".join(parts)
 

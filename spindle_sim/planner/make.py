@@ -62,6 +62,11 @@ class NamedStrategy:
     one_task_a_round: bool = False
     chooses_rounds: bool = False
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether its plans synchronize beside the backward: all must be let, to be compared."""
+        return self.whole is not None
+
 
 STRATEGIES: dict[str, NamedStrategy] = {
     "spindle": NamedStrategy(

@@ -42,7 +42,9 @@ FIELDS = {
     "rounds",
     "recomputed_metaops",
     "zero1",
+    "zero_stage",
     "tensor_parallel",
+    "parallelism",
     "idle_reasons",
     "planning_s",
     "error",
@@ -103,10 +105,35 @@ def test_jitter_and_seed_change_the_iteration() -> None:
 
 
 def test_overlapped_synchronization_is_faster_where_it_can_be_and_never_slower() -> None:
-    apart, overlapped = rows(*SMALL), rows(*SMALL, "--overlap-sync")
+    some = (*SMALL, "--strategies", "spindle,seq,uniform,optimus,stmm")
+    apart, overlapped = rows(*some), rows(*some, "--overlap-sync")
     gains_s = [apart[name]["iteration_s"] - overlapped[name]["iteration_s"] for name in apart]
     assert min(gains_s) >= 0.0
     assert max(gains_s) > 0.0
+
+
+def test_where_one_system_overlaps_its_synchronization_all_do() -> None:
+    document = json.loads(compare(*SMALL, "--strategies", "seq,megatron", "--json"))
+    overlapped = rows(*SMALL, "--strategies", "seq", "--overlap-sync")["seq"]
+
+    assert document["provenance"]["overlap_sync"] is True
+    assert document["strategies"][0]["iteration_s"] == overlapped["iteration_s"]
+    assert "synchronize gradients beside the backward" in compare(
+        *SMALL, "--strategies", "seq,megatron"
+    )
+
+
+def test_the_configuration_of_each_task_is_shown_where_a_strategy_tunes_it() -> None:
+    found = rows(*SMALL, "--strategies", "seq,megatron")
+
+    assert found["seq"]["parallelism"] == []
+    (first, second) = found["megatron"]["parallelism"]
+    assert (first["task"], second["task"]) == ("image-text", "video-audio")
+    assert first["tensor"] * first["pipeline"] * first["data"] <= 4
+    assert first["micro_batches"] == 1
+    assert "tensor x pipeline x data parallelism 1 x 1 x 4" in compare(
+        *SMALL, "--strategies", "megatron"
+    )
 
 
 def test_the_network_options_reach_the_cluster() -> None:
