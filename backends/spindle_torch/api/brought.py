@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from spindle_sim.errors import ExecutionError, PlanError
+from spindle_sim.errors import ExecutionError, PlanError, UsageError
 from spindle_sim.plan import Plan
 from spindle_torch.api.local import LocalParts, localize
+from spindle_torch.api.shadow import is_shadow
 from spindle_torch.api.sites import split_sites
 from spindle_torch.api.splitting import SplitModel
 from spindle_torch.pool import OperatorKey
@@ -60,7 +61,12 @@ def check_plan(split: SplitModel, plan: Plan) -> None:
 
     Raises:
         PlanError: it is for another model, or divides modules by tensor parallelism.
+        UsageError: the model has shapes only.
     """
+    if is_shadow(split.root):
+        raise UsageError(
+            "the model was built on the meta device: it can be planned, but has no numbers to train"
+        )
     if plan.workload != split.workload:
         raise PlanError(
             f"the plan is for workload {plan.workload.name!r} of another model or other batches;"

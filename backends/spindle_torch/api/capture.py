@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from spindle_sim.errors import InputError
@@ -113,14 +114,10 @@ def capture(
         for index, kept in enumerate(saved)
     ]
     found = Capture(calls=tuple(calls), origin=first.origin, before=first.before)
-    if not (first.is_random or second.is_random or _is_meta(parameters)):
+    has_numbers = not any(isinstance(item, FakeTensor) for item in parameters.values())
+    if has_numbers and not (first.is_random or second.is_random):
         _check_samples_apart(name, (first, second), found, samples.counts, coupled)
     return found
-
-
-def _is_meta(parameters: Mapping[str, nn.Parameter]) -> bool:
-    """Tell whether the model has shapes only."""
-    return any(parameter.is_meta for parameter in parameters.values())
 
 
 def _merged(

@@ -1,7 +1,7 @@
 """Splits a user's tasks: modules in, a workload that every planner takes out (section 4)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -23,6 +23,7 @@ from spindle_torch.api.capture import Capture, Samples, capture
 from spindle_torch.api.data import load_batch
 from spindle_torch.api.leaves import Leaves, find_leaves
 from spindle_torch.api.parts import Part, join_small_parts, split
+from spindle_torch.api.shadow import is_shadow, shadowed
 from spindle_torch.api.tasks import SpindleTask, TaskGraph
 from spindle_torch.api.tracing import check_trace, trace
 from spindle_torch.api.units import PartedTask, Unit, UnitUse, unite
@@ -84,7 +85,7 @@ def split_tasks(
 
     `blocks` are the classes of repeated blocks, if those found by themselves don't do; modules in
     `whole` aren't cut; those in `coupled` get the whole global batch. A few samples are loaded
-    and run.
+    and run; of a model on torch's meta device only the shapes are.
 
     Raises:
         InputError: something can't be split; the module is named, and the way round it.
@@ -95,20 +96,18 @@ def split_tasks(
     uncut = [*whole, *mixing, *(module for task in tasks for module in task.whole)]
     leaves = find_leaves(dict(root.items()), whole=uncut, blocks=blocks)
     mixed = {key for key, module in leaves.modules.items() if any(module is m for m in mixing)}
-    boundaries = _first_blocks(leaves)
     graphs = {task.name: task.graph() for task in tasks}
-    captures = {
-        task.name: capture(
-            task.name,
-            graphs[task.name],
-            leaves.modules,
-            samples=_samples(task, parameters),
-            parameters=parameters,
-            boundaries=boundaries,
-            coupled=mixed,
-        )
-        for task in tasks
-    }
+    samples = {task.name: _samples(task, parameters) for task in tasks}
+    if is_shadow(root):
+        given = {name: item.batches for name, item in samples.items()}
+        with shadowed(root, given) as fakes:
+            samples = {
+                name: replace(item, batches=(fakes[name][0], fakes[name][1]))
+                for name, item in samples.items()
+            }
+            captures = _captures(graphs, samples, leaves, root, mixed)
+    else:
+        captures = _captures(graphs, samples, leaves, root, mixed)
     traced = frozenset(
         name for name, found in captures.items() if _is_traced(found, graphs[name], leaves)
     )
@@ -125,6 +124,28 @@ def split_tasks(
         workload=_workload(name, tasks, captures, units, uses, parameters),
         traced=traced,
     )
+
+
+def _captures(
+    graphs: Mapping[str, TaskGraph],
+    samples: Mapping[str, Samples],
+    leaves: Leaves,
+    root: nn.ModuleDict,
+    mixed: set[str],
+) -> dict[str, Capture]:
+    parameters = dict(root.named_parameters())
+    return {
+        name: capture(
+            name,
+            graph,
+            leaves.modules,
+            samples=samples[name],
+            parameters=parameters,
+            boundaries=_first_blocks(leaves),
+            coupled=mixed,
+        )
+        for name, graph in graphs.items()
+    }
 
 
 def _is_traced(found: Capture, graph: TaskGraph, leaves: Leaves) -> bool:
@@ -168,7 +189,8 @@ def _samples(task: SpindleTask, parameters: Mapping[str, nn.Parameter]) -> Sampl
     """Load the first samples: two and three where the batch has so many."""
     dtypes = [item.dtype for item in parameters.values() if item.is_floating_point()]
     dtype = dtypes[0] if dtypes else torch.get_default_dtype()
-    device = next((item.device for item in parameters.values()), torch.device("cpu"))
+    device = next(iter(parameters.values())).device if parameters else torch.device("cpu")
+    device = torch.device("cpu") if device.type == "meta" else device
     most = min(3, task.batch_size)
     counts = (max(1, most - 1), most)
     batches = [

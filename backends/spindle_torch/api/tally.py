@@ -60,7 +60,7 @@ class Tally:
         self, function: Any, arguments: Mapping[str, Any], result: object, samples: int
     ) -> None:
         """Count one operation of the dispatcher, its arguments by name, on so many samples."""
-        if function.is_view:
+        if function.is_view or function.namespace == "prim":  # a question, no operation
             return
         self.kernels += 1
         counted = _COUNTED.get(function.overloadpacket)
@@ -136,6 +136,12 @@ def _attention(tally: Tally, arguments: Mapping[str, Any], _: object, samples: i
     tally.attentions[queries, key.shape[-2], heads, width, causal] += ceil(batch / samples)
 
 
+def _lookup(tally: Tally, arguments: Mapping[str, Any], result: Any, samples: int) -> None:
+    """Count rows that are read and written, not the table."""
+    del arguments
+    tally.traffic_bytes += 2 * number_bytes(result) / samples
+
+
 def _packets(names: Iterable[str]) -> list[Any]:
     return [getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)]
 
@@ -146,6 +152,7 @@ _COUNTED: dict[Any, _Counter] = {
     **dict.fromkeys(_packets(["addmm"]), _addmm),
     **dict.fromkeys(_packets(["baddbmm"]), _baddbmm),
     **dict.fromkeys(_packets(["convolution"]), _convolution),
+    **dict.fromkeys(_packets(["embedding", "index_select", "gather"]), _lookup),
     **dict.fromkeys(
         _packets(
             [

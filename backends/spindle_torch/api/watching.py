@@ -89,7 +89,6 @@ def watch(
     watcher = _Watcher(samples=samples, boundaries=frozenset(boundaries))
     for name, parameter in parameters.items():
         watcher.mark(parameter, Origin(parameters=frozenset([name])))
-    state = torch.get_rng_state()
     # Without a record for a backward tensors stay the same objects; the fused path of attention
     # isn't what trains.
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -103,7 +102,7 @@ def watch(
         calls=watcher.calls,
         origin=watcher.origin_of([loss]),
         before=watcher.pending,
-        is_random=not torch.equal(state, torch.get_rng_state()),
+        is_random=watcher.is_random,
     )
 
 
@@ -155,6 +154,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.boundaries = boundaries
         self.calls: list[SeenCall] = []
         self.pending = Tally()
+        self.is_random = False
         self._place = _Place()
         self._origins: dict[int, Origin] = {}
         self._given: set[int] = set()  # ids of what leaves gave
@@ -243,6 +243,9 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             item.name: value
             for item, value in zip(function._schema.arguments, arguments, strict=False)
         } | dict(keywords)
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            # Dropout that drops nothing is no matter of chance.
+            self.is_random |= named.get("dropout_p", named.get("p")) != 0.0
         if self._place.leaf is not None:
             self._refuse_writes(self._place.leaf, function, named)
             self._place.tally.count(function, named, result, self.samples)

@@ -5,10 +5,12 @@ import torch
 from torch import nn
 
 from spindle_sim import make_plan, parse_cluster, simulate
+from spindle_sim.errors import UsageError
 from spindle_sim.plan import validate_plan
 from spindle_sim.planner.contract import contract
 from spindle_sim.workload import Custom, TransformerLayer
 from spindle_torch.api import SpindleTask, SplitModel, split_tasks
+from spindle_torch.api.brought import check_plan
 from tests.spindle_torch.api.models import Block, build, drawing
 
 
@@ -113,6 +115,25 @@ def test_convolutions_are_counted_as_products() -> None:
     task = SpindleTask.of_model("t", model, batch_size=4, data=drawing(x=(3, 6, 6)), inputs="x")
     task.add_module("loss", lambda x: x.square().mean()).add_flow("model", "loss")
     assert operator(split_tasks(task), "model").cost(tokens=1).flops == 2 * (36 * 27 * 8 + 288)
+
+
+def speaking(device: str) -> SplitModel:
+    with torch.device(device):
+        words, layer = nn.Embedding(11, 8), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    task = SpindleTask("t", batch_size=4, data=drawing(ids=("11", 5)))
+    task.add_module("words", words, inputs="ids").add_module("encoder", encoder)
+    task.add_module("loss", lambda x: x.square().mean())
+    return split_tasks(task.add_flow("words", "encoder").add_flow("encoder", "loss"))
+
+
+def test_a_model_without_memory_has_the_workload_of_one_with_memory() -> None:
+    shadow = speaking("meta")
+    assert shadow.workload == speaking("cpu").workload
+    assert all(parameter.is_meta for parameter in shadow.parameters.values())
+    plan = make_plan(shadow.workload, parse_cluster("a800:1x2"))
+    with pytest.raises(UsageError, match="has no numbers to train"):
+        check_plan(shadow, plan)
 
 
 def test_a_frozen_module_is_frozen_in_the_workload() -> None:
