@@ -188,9 +188,9 @@ def _flushed(
         for index in members
     ]
     yield from forwards
-    for operation in reversed(forwards):
-        if backward[operation.slice_index]:
-            yield operation._replace(backward=True)
+    for index, _, number in reversed(forwards):
+        if backward[index]:
+            yield Operation(slice_index=index, backward=True, micro_batch=number)
 
 
 def _pipelined(
@@ -222,9 +222,19 @@ def _predecessors(plan: Plan, order: Sequence[Operation]) -> list[set[int]]:
         devices = own[op.slice_index]
         predecessors.append({last[device] for device in devices if device in last})
         last.update(dict.fromkeys(devices, position))
-    position_of = {op: at for at, op in enumerate(order)}
-    for _, source, target in handovers(plan, position_of):
-        predecessors[position_of[target]].add(position_of[source])
+    # As in `handovers`, with plain tuples: planners schedule often.
+    position_of: dict[tuple[int, bool, int], int] = {op: at for at, op in enumerate(order)}
+    index_of = {item.id: index for index, item in enumerate(plan.slices)}
+    counts = {item.round: item.micro_batches for item in plan.rounds}
+    for flow in plan.flows:
+        source, target = index_of[flow.source_slice], index_of[flow.target_slice]
+        for number in range(counts.get(plan.slices[source].round, 1)):
+            given, taken = (source, False, number), (target, False, number)
+            if given in position_of and taken in position_of:
+                predecessors[position_of[taken]].add(position_of[given])
+            given, taken = (target, True, number), (source, True, number)
+            if flow.gradient and given in position_of and taken in position_of:
+                predecessors[position_of[taken]].add(position_of[given])
     return predecessors
 
 
