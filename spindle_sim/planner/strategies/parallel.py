@@ -211,8 +211,8 @@ def wrong_config(
 ) -> Iterator[str]:
     """Say what is impossible about the configuration of a task of these MetaOps, if anything."""
     batch = nodes[0].metaop.batch
-    counts = (config.tp, config.pp, config.dp, config.chunks, config.micro_batch or 1)
-    if min(counts) < 1:
+    micro_batch = 1 if config.micro_batch is None else config.micro_batch
+    if min(config.tp, config.pp, config.dp, config.chunks, micro_batch) < 1:
         yield "tp, pp, dp, micro_batch and chunks must be at least 1"
         return
     if config.num_devices > cluster.num_devices:
@@ -229,9 +229,8 @@ def wrong_config(
         layer = node.operator.operator
         if isinstance(layer, TransformerLayer) and layer.heads % config.tp:
             yield f"tp {config.tp} doesn't divide the {layer.heads} heads of {node.metaop.id}"
-    samples = config.dp * (config.micro_batch or 1)
-    if batch % samples:
-        yield f"dp {config.dp} x micro_batch {config.micro_batch or 1} doesn't divide batch {batch}"
+    if batch % (config.dp * micro_batch):
+        yield f"dp {config.dp} x micro_batch {micro_batch} doesn't divide batch {batch}"
         return
     count = config.micro_batches(batch)
     coupled = next((n.metaop.id for n in nodes if n.metaop.batch_coupled), None)
