@@ -277,7 +277,8 @@ class Estimator:
         return cost.reductions * self.all_reduce_s(size_bytes, range(tp))
 
     def _data_parallel_degrees(self, node: OperatorNode, tp: int) -> list[int]:
-        if tp > self.cluster.island_size or self.cluster.island_size % tp:
+        # Whole islands side by side are possible too: slow, but measured configurations have it.
+        if self.cluster.island_size % tp and tp % self.cluster.island_size:
             return []
         layer = node.operator
         if isinstance(layer, TransformerLayer) and layer.heads % tp:

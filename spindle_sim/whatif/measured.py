@@ -15,6 +15,7 @@ from statistics import fmean, median
 from spindle_sim.cluster import Cluster
 from spindle_sim.errors import InputError, Problem, SpindleError, suggestion
 from spindle_sim.estimate import Estimator, SoftwareModel
+from spindle_sim.plan import Plan
 from spindle_sim.planner.strategies.parallel import ParallelConfig, Recompute, parallel_plan
 from spindle_sim.simulator import simulate
 from spindle_sim.workload import (
@@ -244,7 +245,7 @@ def compare_row(
             },
             estimator=estimator,
         )
-        timeline = simulate(plan, estimator=estimator)
+        timeline = simulate(_partitioned(plan), estimator=estimator)
     except SpindleError as error:
         reasons = "; ".join(problem.message for problem in error.problems) or str(error)
         return Comparison(row=row, simulated_s=None, problem=reasons)
@@ -253,6 +254,16 @@ def compare_row(
         row=row,
         simulated_s=timeline.iteration_s,
         memory_share=peak_bytes / estimator.cluster.gpu.memory_bytes,
+    )
+
+
+def _partitioned(plan: Plan) -> Plan:
+    """Let each tensor-parallel rank send its part of the activations between stages.
+
+    DeepSpeed's pipeline does so, without dividing what is computed along the tokens.
+    """
+    return replace(
+        plan, slices=tuple(replace(item, sequence_parallel=item.tp > 1) for item in plan.slices)
     )
 
 

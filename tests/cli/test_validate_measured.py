@@ -1,0 +1,165 @@
+"""`spindle validate-measured`: published rows through the plan and the simulator."""
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from spindle_sim.cli.application import application
+from spindle_sim.errors import InfeasibleError, InputError, UsageError
+
+SINGLE = "measured/a100_megatron_single_node.csv"
+MULTI = "measured/a100_megatron_multi_node.csv"
+HEADER = "gpus,global_batch,micro_batch,hidden,heads,layers,sequence,tp,dp,pp,iteration_ms"
+ROW = "8,16,2,1024,16,16,1024,2,4,1,127.6"
+WRONG_TP = "8,16,2,1024,16,16,1024,3,1,1,127.6"
+
+
+def table(name: str, step: int) -> str:
+    text = resources.files("spindle_traces").joinpath(name).read_text(encoding="utf-8")
+    comments = [line for line in text.splitlines() if line.startswith("#")]
+    header, *rows = [line for line in text.splitlines() if not line.startswith("#")]
+    return "\n".join([*comments, header, *rows[::step]]) + "\n"
+
+
+def run(file: Path, *arguments: str) -> str:
+    done = CliRunner().invoke(
+        application(), ["validate-measured", str(file), *arguments], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def document(file: Path, *arguments: str) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(run(file, "--json", *arguments))
+    return parsed
+
+
+def test_every_eighteenth_row_of_one_node_is_met_within_seven_percent(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(table(SINGLE, 18))
+    found = document(file)
+    assert len(found["rows"]) == 40
+    assert found["failed"] == 0
+    assert found["mean_abs_error"] < 0.07
+    assert found["median_abs_error"] < 0.03
+
+
+@pytest.mark.slow
+def test_all_rows_of_one_node_have_the_errors_that_the_documentation_states(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(table(SINGLE, 1))
+    found = document(file)
+    assert len(found["rows"]) == 708
+    assert found["failed"] == 0
+    assert found["mean_abs_error"] < 0.055
+    assert found["median_abs_error"] < 0.03
+
+
+@pytest.mark.slow
+def test_all_rows_of_many_nodes_have_the_errors_that_the_documentation_states(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(table(MULTI, 1))
+    found = document(file)
+    assert len(found["rows"]) == 51
+    assert found["failed"] == 0
+    assert found["mean_abs_error"] < 0.065
+    assert found["median_abs_error"] < 0.03
+
+
+def test_an_error_is_the_simulated_time_over_the_measured_one(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(f"# a comment\n{HEADER}\n{ROW}\n\n# another\n{ROW.replace('127.6', '255.2')}\n")
+    found = document(file)
+    one, twice = found["rows"]
+    assert one["error"] == pytest.approx(one["simulated_ms"] / 127.6 - 1)
+    assert twice["simulated_ms"] == one["simulated_ms"]
+    assert found["mean_abs_error"] == pytest.approx((abs(one["error"]) + abs(twice["error"])) / 2)
+    assert {"gpus", "tp", "measured_ms", "memory_share"} <= one.keys()
+
+
+def test_columns_may_come_in_any_order_beside_others(tmp_path: Path) -> None:
+    names, cells = HEADER.split(","), ROW.split(",")
+    file, turned = tmp_path / "rows.csv", tmp_path / "turned.csv"
+    file.write_text(f"{HEADER}\n{ROW}\n")
+    turned.write_text(f"note,{','.join(names[::-1])}\nx,{','.join(cells[::-1])}\n")
+    assert document(turned)["rows"] == document(file)["rows"]
+
+
+def test_a_row_that_cannot_be_planned_is_counted_and_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(f"{HEADER}\n{ROW}\n{WRONG_TP}\n")
+    found = document(file)
+    assert found["failed"] == 1
+    assert found["rows"][1]["simulated_ms"] is None
+    assert "tp 3" in found["rows"][1]["problem"]
+    text = run(file)
+    assert "line 3" in text
+    assert "1 failed" in text
+
+
+def test_a_table_of_which_no_row_can_be_planned_has_no_feasible_plan(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(f"{HEADER}\n{WRONG_TP}\n")
+    with pytest.raises(InfeasibleError, match="no row could be planned"):
+        run(file)
+
+
+def test_the_report_shows_both_charts_and_is_the_same_every_time(tmp_path: Path) -> None:
+    file, one, two = tmp_path / "rows.csv", tmp_path / "one.html", tmp_path / "two.html"
+    file.write_text(table(SINGLE, 200))
+    for page in (one, two):
+        assert "mean absolute error" in run(file, "--report", str(page))
+    assert one.read_bytes() == two.read_bytes()
+    text = one.read_text()
+    assert "histogram" in text
+    assert "Farthest off" in text
+
+
+def test_flash_attention_is_faster_than_unfused(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(f"{HEADER}\n8,32,8,2048,16,16,2048,1,4,2,500\n")
+    unfused, flash = (document(file, *more)["rows"][0] for more in ((), ("--flash",)))
+    assert flash["simulated_ms"] < unfused["simulated_ms"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "has no rows"),
+        (f"{HEADER}\n", "no rows"),
+        (f"{HEADER.replace('micro_batch,', '')}\n", "column micro_batch is missing"),
+        (f"{HEADER}\n{ROW.replace('1024', '0')}\n", "hidden must be a whole number"),
+        (f"{HEADER}\n{ROW.replace('127.6', 'nan')}\n", "iteration_ms must be milliseconds"),
+        (f"{HEADER}\n8,16\n", "micro_batch must be a whole number"),
+        (f"{HEADER},gpus\n{ROW},8\n", "gpus is given twice"),
+    ],
+)
+def test_a_wrong_table_says_what_is_wrong_and_where(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(text)
+    with pytest.raises(InputError, match=expected):
+        run(file)
+
+
+def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="can't be read"):
+        run(tmp_path / "none.csv")
+
+
+def test_unknown_software_and_two_kinds_of_nodes_are_wrong_usage(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(f"{HEADER}\n{ROW}\n")
+    with pytest.raises(UsageError, match="no such profile"):
+        run(file, "--software", "megatron")
+    with pytest.raises(UsageError, match="give one of them"):
+        run(file, "--gpu", "a100", "--cluster", "a100:8")
