@@ -120,7 +120,7 @@ def _print_parts() -> None:
 
 
 def _print(found: "Reproduction", report: str | None) -> None:
-    from spindle_sim.reproduce.document import document
+    from spindle_sim.reproduce.document import INCOMPLETE, document
 
     console = stdout_console()
     result = document(found)
@@ -142,6 +142,8 @@ def _print(found: "Reproduction", report: str | None) -> None:
         + ". A stated number is met within 10 %, a bound where it holds.",
         soft_wrap=True,
     )
+    if not result.provenance["complete"]:
+        console.print(INCOMPLETE, soft_wrap=True)
     console.print(f"Times: {result.provenance['profile']}. Simulated, not run.", soft_wrap=True)
     if report is not None:
         console.print(f"Report: {report}", soft_wrap=True)

@@ -14,8 +14,20 @@ from spindle_sim.reproduce.rules import Found, Verdict
 from spindle_sim.reproduce.run import EXPLAIN, Reproduction
 from spindle_sim.reproduce.tables import part_data
 
-__all__ = ["Document", "StatementRow", "TrialRow", "document", "document_schema", "statement_rows"]
+__all__ = [
+    "INCOMPLETE",
+    "Document",
+    "StatementRow",
+    "TrialRow",
+    "document",
+    "document_schema",
+    "statement_rows",
+]
 
+INCOMPLETE = (
+    "Not all cases were run: maxima and ranges are over those that were, and may not be what the"
+    " paper compares."
+)
 Value = float | list[float] | bool | None
 
 
@@ -73,6 +85,7 @@ def document(reproduction: Reproduction) -> Document:
                 "source": cluster.source,
             },
             "parts": list(options.parts),
+            "complete": evidence.complete,
             "batch_scale": options.batch_scale,
             "seed": options.seed,
             "not_reproducible": ["wall_clock"],

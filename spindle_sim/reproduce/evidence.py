@@ -1,9 +1,9 @@
 """All results of a run, looked up by workload, tasks, cluster size and strategy."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from spindle_sim.reproduce.cases import STATED, Case, Tasks
+from spindle_sim.reproduce.cases import ALL_GPUS, STATED, Case, Change, Tasks, part_cases
 from spindle_sim.reproduce.curves import CurveStudy
 from spindle_sim.reproduce.outcome import CaseResult, Outcome
 
@@ -36,6 +36,16 @@ class Evidence:
         """Give one strategy's figures in a case; None where there are none."""
         result = self.result(workload, tasks, gpus)
         return None if result is None else result.of(strategy)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all cases that the paper's text speaks of were run, single tasks aside."""
+        wanted = {
+            replace(case, change=Change(name=self.change)).key
+            for case in part_cases("fig8", ALL_GPUS, self.batch_scale)
+            if case.gpus in STATED[case.workload]
+        }
+        return wanted <= {result.case.key for result in self.results}
 
     def stated(
         self, workload: str | None = None, counts: Iterable[int] | None = None

@@ -1,6 +1,7 @@
 """The evaluation as one HTML file that opens offline: statements first, then a chart a figure."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
@@ -9,7 +10,7 @@ from typing import Any
 
 from spindle_sim.plan.atomic import write_atomically
 from spindle_sim.reproduce.charts import Chart, charts
-from spindle_sim.reproduce.document import Document, StatementRow, document
+from spindle_sim.reproduce.document import INCOMPLETE, Document, StatementRow, document
 from spindle_sim.reproduce.rules import TOLERANCE
 from spindle_sim.reproduce.run import Reproduction
 
@@ -74,7 +75,10 @@ def render_page(reproduction: Reproduction) -> str:
             f"{found.provenance['cluster']['gpu']}, {sizes} GPUs in nodes of eight; batch scale"
             f" {found.provenance['batch_scale']:g}; seed {found.provenance['seed']}"
         ),
-        notice=escape(f"Simulated, not run. Times: {found.provenance['profile'] or 'none'}."),
+        notice=escape(
+            f"Simulated, not run. Times: {found.provenance['profile'] or 'none'}."
+            + ("" if found.provenance["complete"] else f" {INCOMPLETE}")
+        ),
         met=found.met,
         judged=found.judged,
         rule=f"A stated number is met where ours is within {TOLERANCE:.0%} of it (of a range, both"
@@ -182,10 +186,14 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 _LONG = 24
+_FIGURE = re.compile(r"-|[-0-9.,]+(?: to [-0-9.,]+)*")
 
 
 def _look(cell: str) -> str:
-    return ' class="long"' if len(cell) > _LONG else ""
+    """Figures stand at the right; words at the left, many of them on several lines."""
+    if _FIGURE.fullmatch(cell):
+        return ""
+    return ' class="long"' if len(cell) > _LONG else ' class="text"'
 
 
 def _inert(text: str) -> str:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from spindle_sim.reproduce.cases import CASE_STUDY, PHASES
+from spindle_sim.reproduce.cases import ALL_GPUS, CASE_STUDY, PHASES, STATED, part_cases
 from spindle_sim.reproduce.evidence import Evidence
 from spindle_sim.reproduce.rules import Rule, Verdict, judge
 from spindle_sim.reproduce.statements import STATEMENTS
@@ -147,3 +147,10 @@ def test_changing_task_sets_are_lost_by_one_slow_phase() -> None:
     assert verdict("fig13-shortest", evidence(*good)).met is True
     bad = [*good[:-1], result(CASE_STUDY.workload, PHASES[-1], 16, spindle=1.0, seq=0.99)]
     assert verdict("fig13-shortest", evidence(*bad)).met is False
+
+
+def test_evidence_is_complete_only_with_every_case_that_the_text_speaks_of() -> None:
+    cases = [c for c in part_cases("fig8", ALL_GPUS, 1.0) if c.gpus in STATED[c.workload]]
+    results = [result(case.workload, case.tasks, case.gpus, spindle=1.0) for case in cases]
+    assert evidence(*results).complete
+    assert not evidence(*results[1:]).complete
