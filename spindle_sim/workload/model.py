@@ -74,6 +74,13 @@ class Module:
         """Parameters of all blocks."""
         return sum(block.parameters for block in self.blocks)
 
+    @property
+    def tied_to(self) -> tuple[str, ...]:
+        """Parameter sets ("module/block") that its operators use besides their own."""
+        return tuple(
+            name for block in self.blocks for name in getattr(block.operator, "tied_to", ())
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleUse:
@@ -161,6 +168,7 @@ class Workload:
             *_duplicates(where, "tasks", (task.name for task in self.tasks)),
             *_unknown_modules(self.tasks, {module.name for module in self.modules}),
             *_missing_contexts(self.modules, self.tasks),
+            *_unknown_lenders(self.modules),
         ]
         if not self.tasks:
             problems.append(Problem(path="tasks", message=f"{where}: has no tasks"))
@@ -199,6 +207,9 @@ class Workload:
                 raise InputError(f"no task {name!r} in {self.name}; tasks are: {', '.join(known)}")
         tasks = tuple(task for task in self.tasks if task.name in wanted)
         used = {use.module for task in tasks for use in task.uses}
+        for module in self.modules:
+            if module.name in used:  # what it is tied to must be there
+                used |= {name.split("/", 1)[0] for name in module.tied_to}
         modules = tuple(module for module in self.modules if module.name in used)
         return replace(self, tasks=tasks, modules=modules)
 
@@ -286,6 +297,16 @@ def _missing_contexts(modules: Iterable[Module], tasks: Iterable[Task]) -> Itera
                 message = f"task {task.name!r}: module {use.module!r} attends to a context"
                 path = f"tasks[{index}].uses[{position}].context_tokens"
                 yield Problem(path=path, message=f"{message}; give its length, at least 1")
+
+
+def _unknown_lenders(modules: tuple[Module, ...]) -> Iterator[Problem]:
+    known = {f"{module.name}/{block.name}" for module in modules for block in module.blocks}
+    for index, module in enumerate(modules):
+        for name in module.tied_to:
+            if name not in known:
+                message = f"module {module.name!r}: is tied to {name!r}, which is no parameter set"
+                hint = suggestion(name, known)
+                yield Problem(path=f"modules[{index}].blocks", message=f"{message}; {hint}")
 
 
 def _cycle(where: str, names: Iterable[str], flows: Iterable[DataFlow]) -> Iterator[Problem]:

@@ -14,9 +14,11 @@ from spindle_sim.workload import (
     Gemm,
     Module,
     ModuleUse,
+    OperatorCost,
     Projection,
     Task,
     TransformerLayer,
+    Variant,
     Workload,
     builtin_workload,
 )
@@ -107,6 +109,28 @@ def test_cross_attention_needs_something_to_attend_to() -> None:
 def test_what_cannot_be_is_refused_when_it_is_made(make: Callable[[], object]) -> None:
     with pytest.raises(InputError):
         make()
+
+
+def test_operators_are_tied_to_parameter_sets_that_are_there() -> None:
+    table = Module(name="table", blocks=(Block(name="x", operator=Custom(name="t", parameters=8)),))
+    borrower = Custom(name="b", parameters=0, tied_to=("table/x",))
+    module = Module(name="b", blocks=(Block(name="x", operator=borrower),))
+    tasks = tuple(
+        Task(name=name, batch_size=1, uses=(ModuleUse(name=name, module=name, tokens=1),))
+        for name in ("table", "b")
+    )
+    workload = Workload(name="w", modules=(table, module), tasks=tasks)
+    assert workload.with_tasks(["b"]).modules == (table, module)
+    with pytest.raises(InputError, match="is tied to 'table/x', which is no parameter set"):
+        Workload(name="w", modules=(module,), tasks=tasks[1:])
+
+
+def test_a_custom_operator_has_the_figures_of_its_tokens() -> None:
+    figures = OperatorCost(traffic_bytes=7.0)
+    variant = Variant(tokens=3, context_tokens=1, cost=figures)
+    operator = Custom(name="c", parameters=1, traffic_bytes=5.0, variants=(variant,))
+    assert operator.cost(tokens=3, context_tokens=1) is figures
+    assert operator.cost(tokens=3).traffic_bytes == 5.0
 
 
 def test_the_first_tasks_come_with_the_modules_they_use_alone() -> None:

@@ -121,7 +121,7 @@ def split_tasks(
         root=root,
         units=units,
         uses=uses,
-        workload=_workload(name, tasks, captures, units, uses, parameters),
+        workload=_workload(name, tasks, captures, units=units, uses=uses, parameters=parameters),
         traced=traced,
     )
 
@@ -251,6 +251,7 @@ def _workload(
     name: str,
     tasks: Sequence[SpindleTask],
     captures: Mapping[str, Capture],
+    *,
     units: Sequence[Unit],
     uses: Sequence[UnitUse],
     parameters: Mapping[str, nn.Parameter],

@@ -149,9 +149,9 @@ class SpindleTask:
         return TaskGraph(
             self.name,
             {name: self.modules[name] for name in order},
-            {name: [flow for flow in self._flows if flow.target == name] for name in order},
-            self._inputs,
-            self._arguments,
+            flows={name: [flow for flow in self._flows if flow.target == name] for name in order},
+            inputs=self._inputs,
+            arguments=self._arguments,
         )
 
 
@@ -162,6 +162,7 @@ class TaskGraph(nn.Module):
         self,
         name: str,
         modules: Mapping[str, nn.Module],
+        *,
         flows: "Mapping[str, Sequence[_Flow]]",
         inputs: Mapping[str, tuple[tuple[str | None, str], ...]],
         arguments: Mapping[str, Mapping[str, object]],
