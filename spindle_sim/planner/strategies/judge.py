@@ -28,7 +28,7 @@ from spindle_sim.planner.strategies.rounds import Sketch
 __all__ = ["Judge", "Option", "Runs", "Verdict"]
 
 # As the simulator's: computing beside a collective takes so much longer, and what is synchronized
-# last, a bucket, has nothing left to hide behind.
+# last, what is left for the last bucket, has nothing to hide behind.
 _BESIDE = 0.126
 _BUCKET_BYTES = 100e6
 _SHARDED_GRADIENTS, _SHARDED_PARAMETERS = 2, 3
@@ -217,7 +217,8 @@ class Judge:
             time_s = self._sync_s(mask, GRADIENT_BYTES * one.trained, tp)
             ready_s = ends_s[last] - options[last].window_s
             begun_s = max(ready_s, float(done[devices].max()))
-            tail_s = time_s * min(1.0, _BUCKET_BYTES / (GRADIENT_BYTES * one.trained))
+            size_bytes = GRADIENT_BYTES * one.trained
+            tail_s = time_s * (size_bytes % _BUCKET_BYTES or _BUCKET_BYTES) / size_bytes
             done[devices] = max(begun_s + time_s, ends_s[last] + tail_s)
             hidden[devices] += max(0.0, min(begun_s + time_s, total_s) - begun_s)
         return max(total_s, float(done.max())) + _BESIDE * float(hidden.max())

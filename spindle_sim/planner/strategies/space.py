@@ -64,7 +64,7 @@ def configurations(
 ) -> Iterator[ParallelConfig]:
     """Give all configurations of a task at one tensor-parallel degree, recomputing nothing yet.
 
-    If `narrow`, only those that use most devices and don't interleave.
+    If `narrow`, only those that don't interleave.
     """
     batch = nodes[0].metaop.batch
     coupled = any(node.metaop.batch_coupled for node in nodes)
@@ -73,8 +73,9 @@ def configurations(
     for pp in _divisors(room) if space.pipeline else (1,):
         if pp > most:
             break
-        degrees = [dp for dp in _divisors(batch) if pp * dp <= room]
-        for dp in degrees[-1:] if narrow else degrees:
+        for dp in _divisors(batch):
+            if pp * dp > room:
+                break
             share = batch // dp
             for micro_batch in (share,) if coupled else _divisors(share):
                 one = ParallelConfig(

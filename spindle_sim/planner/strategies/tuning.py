@@ -171,19 +171,23 @@ def _degrees(search: _Search) -> Iterator[dict[str, int]]:
 
 
 def _starts(search: _Search, tp: Mapping[str, int], options: Options) -> list[Sequence[Option]]:
-    """Give each task's fastest option for each depth of pipelines that some task can have."""
+    """Give each task's fastest option for each depth of pipelines and number of devices.
+
+    As far as a task has one: tasks that share parameters change both together, or gain nothing.
+    """
     by_task = {task: options.of(task, tp[task]) for task in search.tasks}
     if not all(by_task.values()):
         return []
-    depths = sorted({option.sketch.config.pp for own in by_task.values() for option in own})
+    configs = {option.sketch.config for own in by_task.values() for option in own}
     starts: list[Sequence[Option]] = []
-    for pp in depths:
+    for pp, limit in sorted({(config.pp, config.num_devices) for config in configs}):
         start = []
         for task in search.tasks:
             own = [option for option in by_task[task] if option.sketch.config.pp == pp]
-            start.append(min(own or by_task[task], key=lambda option: option.round_s))
+            few = [option for option in own if option.sketch.config.num_devices <= limit]
+            start.append(min(few or own or by_task[task], key=lambda option: option.round_s))
         starts.append(start)
-    return starts
+    return sorted(starts, key=lambda start: sum(option.round_s for option in start))
 
 
 def _descend(
