@@ -117,49 +117,17 @@ def make_plan(
     named = _strategy(strategy)
     _check_placement(placement)
     estimator = estimator or Estimator(cluster, profile)
-    graph = contract(workload)
+    context = Context(
+        workload=workload,
+        cluster=cluster,
+        graph=contract(workload),
+        estimator=estimator,
+        settings=Settings(tp=()),
+        seed=seed,
+    )
     if named.whole is not None:
-        context = Context(
-            workload=workload,
-            cluster=cluster,
-            graph=graph,
-            estimator=estimator,
-            settings=Settings(tp=()),
-            seed=seed,
-        )
         return named.whole(context, zero1)
-    choices: list[tuple[Choice, Context]] = []
-    for settings in degrees(workload, graph, cluster, zero1=zero1):
-        context = Context(
-            workload=workload,
-            cluster=cluster,
-            graph=graph,
-            estimator=estimator,
-            settings=settings,
-            seed=seed,
-        )
-        found = choose(context, list(_groupings(context, named)))
-        # The one with most rounds keeps least activations at a time: a last resort.
-        roomiest = max(found, key=lambda choice: len(choice.settings.rounds))
-        kept = [
-            *found[:ALTERNATIVES],
-            *([roomiest] if roomiest not in found[:ALTERNATIVES] else []),
-        ]
-        choices += [(choice, context) for choice in kept]
-    choices.sort(key=lambda pair: pair[0].optimum_s)
-    plans: list[Plan] = []
-    refused: InfeasibleError | None = None
-    for choice, context in choices:
-        if plans and choice.optimum_s > NEAR * choices[0][0].optimum_s:
-            break
-        try:
-            plans.append(_plan(context, choice, strategy, named, placement))
-        except InfeasibleError as error:
-            refused = refused or error
-    if plans:
-        return min(plans, key=lambda plan: forecast_s(plan, estimator))
-    assert refused is not None, "there is always at least one choice of settings"
-    raise refused
+    return _best_drafted(context, strategy, named, placement, zero1=zero1)
 
 
 def equation_11_s(plan: Plan) -> float:
@@ -188,6 +156,37 @@ def equation_11_s(plan: Plan) -> float:
         )
         for level in range(graph.num_levels)
     )
+
+
+def _best_drafted(
+    empty: Context, strategy: str, named: NamedStrategy, placement: str, *, zero1: bool | None
+) -> Plan:
+    """Give the best plan of a strategy under any settings; `empty` has none."""
+    choices: list[tuple[Choice, Context]] = []
+    for settings in degrees(empty.workload, empty.graph, empty.cluster, zero1=zero1):
+        context = replace(empty, settings=settings)
+        found = choose(context, list(_groupings(context, named)))
+        # The one with most rounds keeps least activations at a time: a last resort.
+        roomiest = max(found, key=lambda choice: len(choice.settings.rounds))
+        kept = [
+            *found[:ALTERNATIVES],
+            *([roomiest] if roomiest not in found[:ALTERNATIVES] else []),
+        ]
+        choices += [(choice, context) for choice in kept]
+    choices.sort(key=lambda pair: pair[0].optimum_s)
+    plans: list[Plan] = []
+    refused: InfeasibleError | None = None
+    for choice, context in choices:
+        if plans and choice.optimum_s > NEAR * choices[0][0].optimum_s:
+            break
+        try:
+            plans.append(_plan(context, choice, strategy, named, placement))
+        except InfeasibleError as error:
+            refused = refused or error
+    if plans:
+        return min(plans, key=lambda plan: forecast_s(plan, empty.estimator))
+    assert refused is not None, "there is always at least one choice of settings"
+    raise refused
 
 
 def _plan(context: Context, choice: Choice, name: str, named: NamedStrategy, method: str) -> Plan:
