@@ -4,14 +4,16 @@ Every experiment changes one thing (two at most), plans and simulates all cases 
 all statements by the same rules. Nothing here changes the figures of the other parts.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from spindle_sim.reproduce.cases import ALL_GPUS, STATED, Case, Change, merged, part_cases
+from spindle_sim.reproduce.curves import CurveStudy, study_curves
 from spindle_sim.reproduce.evidence import Evidence
 from spindle_sim.reproduce.rules import Found, Rule, Statement, Verdict, is_met
 
-__all__ = ["CHANGES", "Trial", "changed_cases", "explanation", "trials"]
+__all__ = ["CHANGES", "Trial", "changed_cases", "changed_curves", "explanation", "trials"]
 
 CHANGES: tuple[Change, ...] = (
     Change(name="batches / 2", batch=0.5),
@@ -26,6 +28,7 @@ CHANGES: tuple[Change, ...] = (
     Change(name="no synchronization overlapped", overlap_sync=False),
     Change(name="memory x 4", memory=4.0),
 )
+_CURVES = "3.2"
 _PART_OF = {  # whose cases a section's statements are judged over
     "5.2": "fig8",
     "5.3": "fig9",
@@ -66,8 +69,25 @@ def changed_cases(cases: Iterable[Case], sections: Iterable[str]) -> tuple[Case,
     return merged(replace(case, change=change) for case in wanted for change in CHANGES)
 
 
+def changed_curves(verdicts: Iterable[Verdict], batch_scale: float) -> dict[str, CurveStudy]:
+    """Give, where a statement on scaling curves isn't met, the curves under each change of batches.
+
+    What else a change changes doesn't reach the curves' study.
+    """
+    if not any(one.met is False and one.statement.section == _CURVES for one in verdicts):
+        return {}
+    return {
+        change.name: study_curves(batch_scale * change.batch)
+        for change in CHANGES
+        if change == Change(name=change.name, batch=change.batch)
+    }
+
+
 def trials(
-    verdicts: tuple[Verdict, ...], evidence: Evidence, changes: tuple[Change, ...] = CHANGES
+    verdicts: tuple[Verdict, ...],
+    evidence: Evidence,
+    changes: tuple[Change, ...] = CHANGES,
+    curves: Mapping[str, CurveStudy] = MappingProxyType({}),
 ) -> tuple[Trial, ...]:
     """Judge every statement that isn't met again, under each change."""
     found = []
@@ -75,7 +95,7 @@ def trials(
         if verdict.met is not False or verdict.statement.wall_clock:
             continue
         for change in changes:
-            changed = replace(evidence, change=change.name, curves=None)
+            changed = replace(evidence, change=change.name, curves=curves.get(change.name))
             value = verdict.statement.find(changed)
             if value is not None:
                 statement = verdict.statement

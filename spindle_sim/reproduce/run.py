@@ -9,7 +9,7 @@ from spindle_sim.reproduce.cases import ALL_GPUS, Case, merged, part_cases
 from spindle_sim.reproduce.curves import study_curves
 from spindle_sim.reproduce.evaluate import evaluate_case
 from spindle_sim.reproduce.evidence import Evidence
-from spindle_sim.reproduce.experiments import Trial, changed_cases, trials
+from spindle_sim.reproduce.experiments import Trial, changed_cases, changed_curves, trials
 from spindle_sim.reproduce.outcome import CaseResult
 from spindle_sim.reproduce.rules import Verdict, judge
 from spindle_sim.reproduce.statements import STATEMENTS
@@ -111,5 +111,9 @@ def reproduce(options: Options, workers: int, begin: Begin) -> Reproduction:
         unmet = [one.statement.section for one in verdicts if one.met is False]
         asked = [case for case in cases if case.batch_scale == options.batch_scale]
         more = run(changed_cases(asked, unmet), "cases of experiments")
-        found = trials(verdicts, replace(evidence, results=(*results, *more), curves=None))
+        found = trials(
+            verdicts,
+            replace(evidence, results=(*results, *more)),
+            curves=changed_curves(verdicts, options.batch_scale),
+        )
     return Reproduction(options=options, evidence=evidence, verdicts=verdicts, trials=found)

@@ -3,8 +3,15 @@
 from dataclasses import replace
 
 from spindle_sim.reproduce.cases import Change, part_cases
+from spindle_sim.reproduce.curves import study_curves
 from spindle_sim.reproduce.evidence import Evidence
-from spindle_sim.reproduce.experiments import CHANGES, changed_cases, explanation, trials
+from spindle_sim.reproduce.experiments import (
+    CHANGES,
+    changed_cases,
+    changed_curves,
+    explanation,
+    trials,
+)
 from spindle_sim.reproduce.outcome import CaseResult
 from spindle_sim.reproduce.rules import Verdict, judge
 from spindle_sim.reproduce.statements import STATEMENTS
@@ -75,3 +82,16 @@ def test_only_what_was_run_and_is_unmet_is_run_again() -> None:
     assert {case.tasks for case in changed_cases(base, ["appendix D"])} == {4}
     assert changed_cases(base, ["appendix C"]) == ()
     assert all(case.sequential for case in changed_cases(base, ["5.5.2"]))
+
+
+def test_curves_are_studied_again_where_a_statement_on_them_is_not_met() -> None:
+    known = replace(evidence(), curves=study_curves(1.0))
+    unmet = replace(verdict("fig4-scalability", known), met=False)
+    curves = changed_curves([unmet], 1.0)
+    assert set(curves) == {"batches / 2", "batches / 4", "batches / 8"}
+    assert {one.change for one in trials((unmet,), known, curves=curves)} == set(curves)
+    text = "image-text/text/layers"
+    speedups = [known.curves.curve(text).speedup(16)] if known.curves else []
+    speedups += [study.curve(text).speedup(16) for study in curves.values()]
+    assert speedups == sorted(speedups, reverse=True)  # smaller batches scale worse
+    assert changed_curves([replace(unmet, met=True)], 1.0) == {}
