@@ -10,7 +10,9 @@ from typing import ClassVar
 from spindle_sim.errors import InputError
 from spindle_sim.workload.bounds import Count, Quantity, Size
 
-__all__ = ["Attention", "Gemm", "OperatorCost", "Sharding", "Variant"]
+__all__ = ["BYTES_PER_ELEMENT", "Attention", "Gemm", "OperatorCost", "Sharding", "Variant"]
+
+BYTES_PER_ELEMENT = 2  # bf16
 
 
 class Sharding(StrEnum):

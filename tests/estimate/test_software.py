@@ -53,9 +53,7 @@ def test_a_product_of_odd_width_has_its_own_efficiency() -> None:
 
 def test_a_layer_that_computes_as_long_as_it_launches_takes_a_root_of_two() -> None:
     model = compute(launch_exponent=4.0)
-    assert model._launched_s(80 * A100.launch_s, 80) == pytest.approx(
-        2**0.25 * 80 * A100.launch_s
-    )
+    assert model._launched_s(80 * A100.launch_s, 80) == pytest.approx(2**0.25 * 80 * A100.launch_s)
 
 
 @given(samples=st.integers(1, 64), tp=st.sampled_from([1, 2, 4, 8]))
