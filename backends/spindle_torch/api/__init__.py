@@ -2,7 +2,8 @@
 
 from spindle_torch.api.data import Batch, Loader
 from spindle_torch.api.running import train
+from spindle_torch.api.saving import save_workload
 from spindle_torch.api.splitting import SplitModel, split_tasks
 from spindle_torch.api.tasks import SpindleTask
 
-__all__ = ["Batch", "Loader", "SpindleTask", "SplitModel", "split_tasks", "train"]
+__all__ = ["Batch", "Loader", "SpindleTask", "SplitModel", "save_workload", "split_tasks", "train"]

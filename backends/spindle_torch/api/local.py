@@ -87,9 +87,7 @@ class LocalParts:
         for rows, values in zip(inputs, listed, strict=True):
             sizes = [found.shape(value).elements for value in values]
             for value, part in zip(values, torch.split(rows, sizes, dim=1), strict=True):
-                tensor = found.shape(value).unpack(part)
-                # What a leaf of autograd shows can't be overwritten, as the model's code may do.
-                given[value] = tensor.clone() if tensor.requires_grad else tensor
+                given[value] = found.shape(value).unpack(part)
         return given
 
     def _run(
@@ -110,7 +108,8 @@ class LocalParts:
         def run(*tensors: torch.Tensor) -> tuple[_Values, torch.Tensor | None]:
             return replay.run(
                 steps,
-                dict(zip(values, tensors, strict=True)),
+                # Copies: the model's code may overwrite them, and others need them as they are.
+                {value: item.clone() for value, item in zip(values, tensors, strict=True)},
                 batch,
                 samples=span[1] - span[0],
                 dtype=self.dtype,

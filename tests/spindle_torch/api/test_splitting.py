@@ -1,5 +1,7 @@
 """How models are split: runs of equal blocks, what is shared, what it all costs."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -8,8 +10,8 @@ from spindle_sim import make_plan, parse_cluster, simulate
 from spindle_sim.errors import UsageError
 from spindle_sim.plan import validate_plan
 from spindle_sim.planner.contract import contract
-from spindle_sim.workload import Custom, TransformerLayer
-from spindle_torch.api import SpindleTask, SplitModel, split_tasks
+from spindle_sim.workload import Custom, TransformerLayer, load_workload
+from spindle_torch.api import SpindleTask, SplitModel, save_workload, split_tasks
 from spindle_torch.api.brought import check_plan
 from tests.spindle_torch.api.models import Block, build, drawing
 
@@ -161,3 +163,10 @@ def test_split_models_are_planned_and_simulated(strategy: str) -> None:
         assert not validate_plan(plan)
         assert all(item.tp == 1 for item in plan.slices)
         assert simulate(plan).iteration_s > 0
+
+
+def test_a_workload_can_be_saved_for_the_command_line(tmp_path: Path) -> None:
+    for name in ("two_tasks", "unified"):
+        workload = build(name).workload
+        save_workload(workload, tmp_path / "workload.yaml")
+        assert load_workload(tmp_path / "workload.yaml") == workload

@@ -97,6 +97,8 @@ def check(folder: Path, name: str) -> None:
             for parameter, gradient in rank["steps"][step]["gradients"].items():
                 assert torch.equal(held.setdefault(parameter, gradient), gradient), parameter
         assert total == pytest.approx(losses, rel=TOLERANCE), (name, step)
+        if name.endswith("zero1"):
+            continue  # no rank has a group's gradients whole; the loss of the second step tells
         assert set(held) >= set(gradients)
         largest = max(gradient.norm().item() for gradient in gradients.values())
         for parameter, gradient in held.items():
@@ -124,6 +126,7 @@ def test_models_train_as_in_plain_pytorch(tmp_path: Path) -> None:
             plans[f"{name}.{strategy}"] = make_plan(split.workload, cluster, strategy)
         for seed in range(3):
             plans[f"{name}.{seed}"] = dealt(split, seed)
+        plans[f"{name}.zero1"] = dealt(split, 3, zero1=True)
     train_and_check(tmp_path, plans)
 
 
