@@ -60,9 +60,9 @@ class PieceSavePlanner(DefaultSavePlanner):
         self.pieces = state
 
     def create_local_plan(self) -> SavePlan:
-        """Offer everything that this rank holds."""
+        """Offer everything that this rank holds, sorted: the same state makes the same files."""
         self.plan = SavePlan(
-            [_write_item(key, piece) for key, held in self.pieces.items() for piece in held]
+            [_write_item(key, piece) for key in sorted(self.pieces) for piece in self.pieces[key]]
         )
         return self.plan
 

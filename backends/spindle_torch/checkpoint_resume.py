@@ -3,6 +3,7 @@
 Every rank comes to the same answer from the same index.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -192,7 +193,7 @@ def _check_shapes(folder: Path, index: Index, shapes: Mapping[str, tuple[int, ..
 def _counted(keys: Iterable[str]) -> str:
     """Give how many parameters of which module: "12 parameters (text 8, vision 4)"."""
     names = {parameter_of(key) for key in keys}
-    modules = Counter(name.split("/", 1)[0] for name in names)
+    modules = Counter(re.split("[/.]", name)[0] for name in names)
     listed = ", ".join(f"{module} {count}" for module, count in sorted(modules.items()))
     plural = "" if len(names) == 1 else "s"
     return f"{len(names)} parameter{plural}" + (f" ({listed})" if listed else "")
