@@ -44,13 +44,14 @@ def plan_note(plan: "Plan") -> str:
     if rounds > 1:
         parts.append(f"{rounds} rounds{_why_rounds(plan)}")
     cut = max((item.micro_batches for item in plan.rounds), default=1)
-    if cut > 1:
+    tuned = parallelism_note(plan)
+    if cut > 1 and not tuned:
         parts.append(f"up to {cut} micro-batches")
     if recomputed:
         parts.append(f"{recomputed} of {len(plan.metaops)} MetaOps recomputed")
     if plan.zero_stage:
         parts.append(_SHARDED[plan.zero_stage])
-    if tuned := parallelism_note(plan):
+    if tuned:
         parts.append(tuned)
     elif tp > 1:
         parts.append(f"tensor parallelism up to {tp}")
