@@ -13,7 +13,7 @@ from spindle_sim.plan import Plan, validate_plan
 from spindle_sim.planner import make_plan
 from spindle_sim.planner.contract import contract
 from spindle_sim.planner.strategies import deepspeed, megatron
-from spindle_sim.planner.strategies.parallel import ParallelConfig, parallel_plan
+from spindle_sim.planner.strategies.parallel import ParallelConfig, Recompute, parallel_plan
 from spindle_sim.planner.strategies.space import Space, configurations, recomputing, tensor_degrees
 from spindle_sim.simulator import simulate
 from spindle_sim.workload import (
@@ -209,7 +209,16 @@ def test_recomputation_is_searched_where_activations_do_not_fit() -> None:
     plan = make_plan(coupled, parse_cluster("a800:4"), "megatron")
 
     assert fitting(plan)
-    assert any(item.recompute for item in plan.slices)
+    recomputed = sum(item.num_ops for item in plan.slices if item.recompute)
+    assert recomputed > 0
+    # No more than memory asks for: with one layer less it wouldn't fit.
+    (first,) = {(item.tp, item.dp) for item in plan.slices}
+    fewer = ParallelConfig(
+        tp=first[0], dp=first[1], recompute=Recompute.FULL, recompute_ops=recomputed - 1
+    )
+    stage = plan.zero_stage
+    wanting = parallel_plan(coupled, plan.cluster, {"image-text": fewer}, zero_stage=stage)
+    assert not fitting(wanting)
 
 
 def test_tasks_without_common_modules_may_differ_in_their_tensor_parallelism() -> None:

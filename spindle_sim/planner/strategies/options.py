@@ -53,6 +53,13 @@ class Options:
             self._known[key] = tuple(sorted(found, key=lambda option: option.round_s))
         return self._known[key]
 
+    def made(self, task: str, config: ParallelConfig) -> Option:
+        """Give one configuration of a task, played through."""
+        rounds = self.rounds[task]
+        sets = {node.metaop.id: node.metaop.parameter_set for node in rounds.nodes}
+        sketch = rounds.sketch(config)
+        return Option.of(sketch, rounds.round_s(sketch), sets, self._runs)
+
     def _paying(self, task: str, tp: int) -> Iterator[Option]:
         rounds, limit_s = self.rounds[task], self.limits_s.get(task, inf)
         sets = {node.metaop.id: node.metaop.parameter_set for node in rounds.nodes}

@@ -7,7 +7,7 @@ better by itself. With one task that is exhaustive.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, inf, prod
 
@@ -19,7 +19,7 @@ from spindle_sim.planner.metagraph import MetaNode
 from spindle_sim.planner.shortage import devices_needed
 from spindle_sim.planner.strategies.judge import Judge, Option, Verdict
 from spindle_sim.planner.strategies.options import Options
-from spindle_sim.planner.strategies.parallel import ParallelConfig, configured_plan
+from spindle_sim.planner.strategies.parallel import ParallelConfig, Recompute, configured_plan
 from spindle_sim.planner.strategies.rounds import TaskRounds
 from spindle_sim.planner.strategies.space import Space, tensor_degrees
 from spindle_sim.planner.strategies.timing import OperatorTimes
@@ -98,12 +98,34 @@ def _tuned(search: _Search, options: Sequence[Option], zero_stage: int) -> Tuned
     """
     if search.judge.short_bytes(options, zero_stage):
         return None
+    options = _refined(search, options, zero_stage)
     asked = next(s for s in search.space.zero_stages if not search.judge.short_bytes(options, s))
     return Tuned(
         configs={t: o.sketch.config for t, o in zip(search.tasks, options, strict=True)},
         zero_stage=asked,
         verdict=search.judge.verdict(options, asked),
     )
+
+
+def _refined(search: _Search, options: Sequence[Option], zero_stage: int) -> Sequence[Option]:
+    """Recompute no more layers of a stage than memory asks for, task by task."""
+    for index, task in enumerate(search.tasks):
+        config = options[index].sketch.config
+        if config.recompute is not Recompute.FULL:
+            continue
+        low, high = (
+            0,
+            config.recompute_ops or sum(p.num_ops for s in options[index].sketch.stages for p in s),
+        )
+        while low < high:
+            middle = (low + high) // 2
+            fewer = search.narrow.made(task, replace(config, recompute_ops=middle))
+            tried = [*options[:index], fewer, *options[index + 1 :]]
+            if search.judge.short_bytes(tried, zero_stage):
+                low = middle + 1
+            else:
+                high, options = middle, tried
+    return options
 
 
 def _search(context: Context, space: Space) -> _Search:
