@@ -40,3 +40,15 @@ def test_the_example_is_about_thirty_lines() -> None:
     lines = SCRIPT.read_text(encoding="utf-8").split("\n")
     code = [line for line in lines if line.strip() and not line.strip().startswith('"""')]
     assert len(code) <= 35
+
+
+@pytest.mark.slow
+def test_ranks_that_begin_with_other_parameters_are_told(tmp_path: Path) -> None:
+    script = tmp_path / "unseeded.py"
+    text = SCRIPT.read_text(encoding="utf-8")
+    script.write_text(text.replace("torch.manual_seed(0)", "torch.seed()"), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=280
+    )
+    assert done.returncode
+    assert "the model begins with other parameters than on rank 0" in done.stderr
