@@ -35,6 +35,7 @@ class ComputeModel:
     gpu: Gpu
     device: DeviceModel
     software: SoftwareModel = EAGER
+    pace: float = 1.0  # of the slowest of all devices: how much longer it computes
 
     def forward_s(
         self, cost: OperatorCost, samples: float, tp: int = 1, *, sequence_parallel: bool = False
@@ -147,6 +148,7 @@ class ComputeModel:
 
     def _launched_s(self, busy_s: float, kernels: int) -> float:
         launch_s = kernels * self.device.launch_s
+        busy_s *= self.pace
         exponent = self.software.launch_exponent
         if exponent is None:
             return max(busy_s, launch_s)

@@ -43,7 +43,12 @@ class Estimator:
         self.profile = profile
         self.software = software
         device = software.device(models.device(cluster.gpu))
-        self.compute = ComputeModel(gpu=cluster.gpu, device=device, software=software)
+        self.compute = ComputeModel(
+            gpu=cluster.gpu,
+            device=device,
+            software=software,
+            pace=software.pace(cluster.num_devices),
+        )
         self.collectives = CollectiveModel(
             cluster=cluster,
             nccl=models.collective(cluster.gpu),

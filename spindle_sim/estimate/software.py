@@ -8,6 +8,7 @@ Without a profile (`EAGER`) the device model is left as the micro-benchmarks gav
 
 from dataclasses import dataclass, replace
 from importlib import resources
+from statistics import NormalDist
 
 from pydantic import TypeAdapter
 
@@ -33,10 +34,23 @@ class SoftwareModel:
     launch_exponent: float | None = None
     loss_s: float = 0.0  # a micro-batch's loss beside its products and traffic
     step_s: float = 0.0  # an iteration's step beside the optimizer's traffic
+    # Standard deviation of the speeds of equal GPUs: those that wait for each other go at the pace
+    # of the slowest of them.
+    device_spread: float = 0.0
     # Of the NICs' rate, rings over three nodes and more; the second where a node has several of the
     # ring's ranks, and other rings' ranks between them.
     ring_network_share: float = 1.0
     mixed_ring_network_share: float = 1.0
+
+    def pace(self, num_devices: int) -> float:
+        """Give how much longer than one device so many compute that wait for each other.
+
+        The expected largest of as many normal deviates, as Blom approximates it.
+        """
+        if num_devices == 1 or not self.device_spread:
+            return 1.0
+        largest = NormalDist().inv_cdf((num_devices - 0.375) / (num_devices + 0.25))
+        return 1.0 + self.device_spread * largest
 
     def device(self, device: DeviceModel) -> DeviceModel:
         """Give the device model with this stack's figures."""

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from importlib import resources
 
@@ -180,3 +181,11 @@ def test_a_projection_of_logits_pays_the_loss_once_a_micro_batch() -> None:
         for item in (EAGER, replace(EAGER, loss_s=2e-3))
     ]
     assert times[1] - times[0] == pytest.approx(2e-3)
+
+
+def test_the_pace_of_many_is_that_of_the_slowest() -> None:
+    spread = replace(EAGER, device_spread=0.05)
+    assert spread.pace(1) == EAGER.pace(512) == 1.0
+    # The expected largest of two normal deviates is 1 / sqrt(pi), of eight 1.4236.
+    assert spread.pace(2) == pytest.approx(1 + 0.05 * math.pi**-0.5, rel=0.003)
+    assert spread.pace(8) == pytest.approx(1 + 0.05 * 1.4236, rel=0.001)
