@@ -1,4 +1,4 @@
-"""Runs the commands whose output the README quotes, and puts it between their marks.
+"""Runs the commands whose output README and docs/evaluation.md quote; puts it between the marks.
 
     python -m benchmarks.readme [--only comparison,cost] [--print]
 
@@ -12,7 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", ROOT / "docs" / "evaluation.md")
 COMMANDS = {
     "main-job": ("-m", "spindle_sim", "compare"),
     "comparison": ("-m", "benchmarks.evaluate"),
@@ -28,7 +29,7 @@ def output(name: str) -> str:
     """Give what a command prints, trailing blanks removed."""
     environment = dict(os.environ, COLUMNS="100", NO_COLOR="1")
     command = [sys.executable, *COMMANDS[name]]
-    # evaluate exits 1 where a target isn't met: the table says so, and belongs in the README too.
+    # evaluate exits 1 where a target isn't met: the table says so, and belongs on the page too.
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode and name not in TABLES:
         sys.exit(f"{' '.join(COMMANDS[name])} failed:\n{done.stderr}")
@@ -36,31 +37,33 @@ def output(name: str) -> str:
 
 
 def replaced(text: str, name: str, printed: str) -> str:
-    """Give the README with a section's output between its marks."""
+    """Give a page with a section's output between its marks, if it has them."""
     shown = "python " + " ".join(COMMANDS[name])
     body = printed if name in TABLES else f"```text\n{printed}\n```"
     pattern = re.compile(
         rf"(<!-- benchmarks:{name} BEGIN[^>]*-->\n).*?(<!-- benchmarks:{name} END -->)", re.DOTALL
     )
-    if not pattern.search(text):
-        sys.exit(f"README.md has no marks for {name}")
     return pattern.sub(lambda m: f"{m[1]}\n`{shown}` prints:\n\n{body}\n\n{m[2]}", text)
 
 
 def main() -> None:
-    """Run the commands and rewrite the README, or print what they print."""
+    """Run the commands and rewrite the pages, or print what they print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default=",".join(COMMANDS), help="names, separated by commas")
-    parser.add_argument("--print", action="store_true", help="print, and leave the README as it is")
+    parser.add_argument(
+        "--print", action="store_true", help="print, and leave the pages as they are"
+    )
     arguments = parser.parse_args()
-    text = README.read_text(encoding="utf-8")
     for name in arguments.only.split(","):
         printed = output(name)
         if arguments.print:
             print(f"## {name}\n{printed}\n", flush=True)
-        text = replaced(text, name, printed)
-    if not arguments.print:
-        README.write_text(text, encoding="utf-8")
+            continue
+        texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
+        if not any(f"benchmarks:{name} BEGIN" in text for text in texts.values()):
+            sys.exit(f"no page has marks for {name}")
+        for page, text in texts.items():
+            page.write_text(replaced(text, name, printed), encoding="utf-8")
 
 
 if __name__ == "__main__":

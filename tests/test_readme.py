@@ -35,7 +35,7 @@ def test_the_readme_has_one_command_for_the_main_job_and_one_for_the_tests() -> 
 
 def test_the_example_runs_and_spindle_is_no_slower_than_seq(tmp_path: Path) -> None:
     examples = [block for language, block in BLOCKS if language == "python"]
-    assert len(examples) == 1
+    assert len(examples) == 2
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", examples[0]],
         cwd=tmp_path,
@@ -48,6 +48,11 @@ def test_the_example_runs_and_spindle_is_no_slower_than_seq(tmp_path: Path) -> N
         re.findall(r"^(\w+): ([\d.]+) ms, \d+% of the peak$", done.stdout, re.MULTILINE)
     )
     assert float(times_ms["spindle"]) <= float(times_ms["seq"])
+
+
+def test_the_training_script_is_the_example_that_the_tests_run() -> None:
+    script = (ROOT / "examples" / "train_two_tasks.py").read_text(encoding="utf-8")
+    assert [block for language, block in BLOCKS if language == "python"][1] == script
 
 
 @pytest.mark.slow
