@@ -31,8 +31,10 @@ def main(arguments: Sequence[str]) -> int:
     end_with_parent(signal.SIGTERM)
     folder = Path(arguments[0])
     Thread(target=_end_who_hangs, args=(folder,), daemon=True).start()
+    # Without a folder for its logs torchrun makes one, and leaves it.
+    logs = f"--log-dir={folder / 'ranks'}"
     try:
-        torchrun(list(arguments[1:]))
+        torchrun([logs, *arguments[1:]])
     except ChildFailedError as error:
         late = _seconds_since_first_failure(folder) >= _SHUTDOWN_S
         for rank, failure in error.failures.items():

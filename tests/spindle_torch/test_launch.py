@@ -1,5 +1,6 @@
 """Runs through torchrun: what comes back, and how runs end in which a rank fails."""
 
+import os
 import subprocess
 import sys
 import time
@@ -127,6 +128,25 @@ def test_the_ranks_of_a_killed_launcher_end_with_it(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     wait_for(lambda: {pid for pid in ranks if Path(f"/proc/{pid}/cmdline").exists()}, count=0)
+
+
+@pytest.mark.parametrize("ends_with", [0, 1])
+def test_ranks_leave_nothing_among_the_temporary_files(tmp_path: Path, ends_with: int) -> None:
+    folder, temporary = tmp_path / "run", tmp_path / "temporary"
+    folder.mkdir()
+    temporary.mkdir()
+    rank = tmp_path / "rank.py"
+    rank.write_text(f"raise SystemExit({ends_with})")
+    command = [sys.executable, "-m", "spindle_torch.agent", str(folder), "--standalone"]
+    done = subprocess.run(
+        [*command, "--local-addr=127.0.0.1", "--nproc-per-node=1", str(rank)],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode != 0) == (ends_with != 0), done.stderr
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_plan_is_not_run_by_what_only_simulates() -> None:
