@@ -79,8 +79,8 @@ def validate_measured(
 
     setting = _setting(gpu, cluster, software, vocabulary, flash=flash)
     found = _compare(read_measured(file), setting)
-    if report is not None:
-        _write_report(report, found, file)
+    if report is not None and not _write_report(report, found, file):
+        report = None  # nothing to draw
     if json:
         print_json(_document(found, setting))
     else:
@@ -200,7 +200,7 @@ def _print_histogram(known: "Sequence[Comparison]") -> None:
         last = bound
 
 
-def _write_report(path: str, found: "Sequence[Comparison]", file: str) -> None:
+def _write_report(path: str, found: "Sequence[Comparison]", file: str) -> bool:
     from spindle_sim.report.measured_page import MeasuredPoint, write_measured
 
     points = [
@@ -215,3 +215,4 @@ def _write_report(path: str, found: "Sequence[Comparison]", file: str) -> None:
     ]
     if points:
         write_measured(path, points, title=f"{file}", summary=_summary(found))
+    return bool(points)

@@ -52,7 +52,9 @@ _TASK = "train"
 _MAX_ROWS = 100_000
 _MLP_RATIO = 4
 _PADDED_ROWS = 128
+_MAX_MICRO_BATCHES = 4096  # of a rank: more take minutes to simulate
 _WHOLE = re.compile("0*[1-9][0-9]{0,8}")
+_LEAST_MS, _MOST_MS = 1e-3, 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +119,7 @@ def read_measured(path: Path | str) -> tuple[MeasuredRow, ...]:
         InputError: the file can't be read, or a row is wrong; with every problem found.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")  # spreadsheets begin with a mark
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "isn't UTF-8 text"
         message = f"can't be read: {str(reason).lower()}; name a CSV file of measured iterations"
@@ -134,9 +136,14 @@ def read_measured(path: Path | str) -> tuple[MeasuredRow, ...]:
         raise InputError(*problems)
     rows: list[MeasuredRow] = []
     for number, line in lines[1 : _MAX_ROWS + 1]:
-        cells = dict(zip(header, (cell.strip() for cell in _cells(line)), strict=False))
-        found = list(_row_problems(cells, f"line {number}", str(path)))
-        problems += found
+        given = [cell.strip() for cell in _cells(line)]
+        cells = dict(zip(header, given, strict=False))
+        found = list(_row_problems(cells))
+        if any(given[len(header) :]):
+            found.append("has more cells than there are columns")
+        problems += [
+            Problem(source=str(path), path=f"line {number}", message=text) for text in found
+        ]
         if not found:
             rows.append(_row(cells, number))
     if len(lines) - 1 > _MAX_ROWS:
@@ -227,6 +234,7 @@ def compare_row(
     known = {} if estimators is None else estimators
     wanted = row.configuration
     try:
+        _check_configuration(wanted)
         if wanted.gpus not in known:
             cluster = row_cluster(setting.node, wanted.gpus)
             known[wanted.gpus] = Estimator(cluster, software=setting.software)
@@ -255,6 +263,21 @@ def compare_row(
         simulated_s=timeline.iteration_s,
         memory_share=peak_bytes / estimator.cluster.gpu.memory_bytes,
     )
+
+
+def _check_configuration(wanted: Configuration) -> None:
+    """Refuse what would be planned for other GPUs than the row's, or simulated for minutes."""
+    degree = wanted.tp * wanted.dp * wanted.pp
+    if degree != wanted.gpus:
+        raise InputError(
+            f"tp {wanted.tp} x dp {wanted.dp} x pp {wanted.pp} are {degree:,} GPUs, but gpus is"
+            f" {wanted.gpus:,}"
+        )
+    count = wanted.global_batch // (wanted.dp * wanted.micro_batch)
+    if count > _MAX_MICRO_BATCHES:
+        raise InputError(
+            f"{count:,} micro-batches are more than the {_MAX_MICRO_BATCHES:,} that are simulated"
+        )
 
 
 def _partitioned(plan: Plan) -> Plan:
@@ -300,22 +323,19 @@ def _header_problems(header: Sequence[str], source: str) -> Iterator[Problem]:
             yield Problem(source=source, path="header", message=f"column {name} is given twice")
 
 
-def _row_problems(cells: Mapping[str, str], where: str, source: str) -> Iterator[Problem]:
+def _row_problems(cells: Mapping[str, str]) -> Iterator[str]:
     for name in _columns():
         text = cells.get(name, "")
         if not _WHOLE.fullmatch(text):
-            message = f"{name} must be a whole number of at least 1, not {text[:40]!r}"
-            yield Problem(source=source, path=where, message=message)
+            yield f"{name} must be a whole number from 1 to 999,999,999, not {text[:40]!r}"
     text = cells.get(_MEASURED, "")
     try:
-        measured = float(text)
+        measured_ms = float(text)
     except ValueError:
-        measured = math.nan
-    if not 0 < measured < math.inf:
-        message = f"{_MEASURED} must be milliseconds above 0, not {text[:40]!r}"
-        yield Problem(source=source, path=where, message=message)
-    if None in cells:
-        yield Problem(source=source, path=where, message="has more cells than there are columns")
+        measured_ms = math.nan
+    if not _LEAST_MS <= measured_ms <= _MOST_MS:
+        bounds = f"from {_LEAST_MS:g} to {_MOST_MS:g}"
+        yield f"{_MEASURED} must be milliseconds {bounds}, not {text[:40]!r}"
 
 
 def _row(cells: Mapping[str, str], line: int) -> MeasuredRow:

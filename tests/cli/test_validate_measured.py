@@ -15,7 +15,7 @@ SINGLE = "measured/a100_megatron_single_node.csv"
 MULTI = "measured/a100_megatron_multi_node.csv"
 HEADER = "gpus,global_batch,micro_batch,hidden,heads,layers,sequence,tp,dp,pp,iteration_ms"
 ROW = "8,16,2,1024,16,16,1024,2,4,1,127.6"
-WRONG_TP = "8,16,2,1024,16,16,1024,3,1,1,127.6"
+WRONG_TP = "6,16,2,1024,16,16,1024,3,1,2,127.6"  # 16 heads can't be divided by three
 
 
 def table(name: str, step: int) -> str:
@@ -112,6 +112,43 @@ def test_a_table_of_which_no_row_can_be_planned_has_no_feasible_plan(tmp_path: P
         run(file)
 
 
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("8,16,2,1024,16,16,1024,2,2,1,127.6", "tp 2 x dp 2 x pp 1 are 4 GPUs, but gpus is 8"),
+        ("8,16,2,1024,16,16,1024,2,4,2,127.6", "tp 2 x dp 4 x pp 2 are 16 GPUs, but gpus is 8"),
+        ("8,100000000,1,1024,16,16,1024,1,1,8,127.6", "100,000,000 micro-batches are more than"),
+    ],
+)
+def test_a_row_that_would_be_planned_for_other_gpus_or_for_minutes_fails_and_says_why(
+    tmp_path: Path, row: str, reason: str
+) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(f"{HEADER}\n{ROW}\n{row}\n")
+    good, wrong = document(file)["rows"]
+    assert good["simulated_ms"] is not None
+    assert wrong["simulated_ms"] is None
+    assert reason in wrong["problem"]
+
+
+def test_a_report_that_has_nothing_to_show_is_not_said_to_be_written(tmp_path: Path) -> None:
+    file, page = tmp_path / "rows.csv", tmp_path / "page.html"
+    file.write_text(f"{HEADER}\n{WRONG_TP}\n")
+    done = CliRunner().invoke(
+        application(), ["validate-measured", str(file), "--report", str(page)]
+    )
+    assert isinstance(done.exception, InfeasibleError)
+    assert not page.exists()
+    assert "Report" not in done.stdout
+
+
+def test_a_table_that_a_spreadsheet_wrote_is_read(tmp_path: Path) -> None:
+    file, saved = tmp_path / "rows.csv", tmp_path / "saved.csv"
+    file.write_text(f"{HEADER}\n{ROW}\n")
+    saved.write_bytes(f"\ufeff{HEADER},,\r\n{ROW},,\r\n".encode())
+    assert document(saved)["rows"] == document(file)["rows"]
+
+
 def test_the_report_shows_both_charts_and_is_the_same_every_time(tmp_path: Path) -> None:
     file, one, two = tmp_path / "rows.csv", tmp_path / "one.html", tmp_path / "two.html"
     file.write_text(table(SINGLE, 200))
@@ -140,6 +177,10 @@ def test_flash_attention_is_faster_than_unfused(tmp_path: Path) -> None:
         (f"{HEADER}\n{ROW.replace('127.6', 'nan')}\n", "iteration_ms must be milliseconds"),
         (f"{HEADER}\n8,16\n", "micro_batch must be a whole number"),
         (f"{HEADER},gpus\n{ROW},8\n", "gpus is given twice"),
+        (f"{HEADER}\n{ROW},9\n", "line 2: has more cells than there are columns"),
+        (f"{HEADER}\n{ROW.replace('1024', '9999999999')}\n", "from 1 to 999,999,999, not"),
+        (f"{HEADER}\n{ROW.replace('127.6', '1e-320')}\n", "iteration_ms must be .* from 0.001"),
+        (f"{HEADER}\n{ROW.replace('127.6', '1e300')}\n", "iteration_ms must be .* to 1e"),
     ],
 )
 def test_a_wrong_table_says_what_is_wrong_and_where(
