@@ -47,7 +47,8 @@ def print_outcomes(console: "Console", outcomes: Sequence[Outcome]) -> None:
     results = {o.strategy: o.result for o in outcomes if o.result is not None}
     times_s = {name: result.summary.iteration_s for name, result in results.items()}
     best_s = min(times_s.values(), default=0.0)
-    # One reference for all rows: each plan's own optimum grows with what it recomputes.
+    # One reference for all rows: each plan's own optimum grows with what it recomputes, and with
+    # its micro-batches, on which devices are less busy.
     optimum_s = min((result.plan.optimum_s for result in results.values()), default=0.0)
     table = new_table(
         "",
@@ -83,8 +84,9 @@ def print_outcomes(console: "Console", outcomes: Sequence[Outcome]) -> None:
     _print_breakdown(console, results)
     console.print(
         "* fastest. Util.: model FLOP/s of the peak. Over opt.: the plan's compute makespan over"
-        " the Theorem 1 optimum, summed over MetaLevels (of the plan that recomputes least);"
-        " MetaLevels may overlap, so that a plan can be below it.",
+        " the Theorem 1 optimum, summed over MetaLevels (the least of these plans'),"
+        " which grows with recomputation and micro-batches; MetaLevels may overlap, so that a plan"
+        " can be below it.",
         soft_wrap=True,
     )
     for strategy, result in results.items():

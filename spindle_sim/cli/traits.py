@@ -46,7 +46,7 @@ def plan_note(plan: "Plan") -> str:
     cut = max((item.micro_batches for item in plan.rounds), default=1)
     tuned = parallelism_note(plan)
     if cut > 1 and not tuned:
-        parts.append(f"up to {cut} micro-batches")
+        parts.append(f"gradients accumulated over up to {cut} micro-batches")
     if recomputed:
         parts.append(f"{recomputed} of {len(plan.metaops)} MetaOps recomputed")
     if plan.zero_stage:
@@ -69,20 +69,30 @@ def _why_rounds(plan: "Plan") -> str:
     needed, free = _activations_of_one_round(plan), _free_bytes(plan)
     if not strategy.chooses_rounds or needed <= free:
         return ""
+    part = " of a micro-batch" if plan.rounds else ""
     return (
-        f", since all tasks' activations together ({format_bytes(needed)}) don't fit"
+        f", since all tasks' activations{part} together ({format_bytes(needed)}) don't fit"
         f" beside the states ({format_bytes(free)} left)"
     )
 
 
 def _activations_of_one_round(plan: "Plan") -> float:
-    """Give what all devices would keep if every forward came before every backward."""
+    """Give what all devices would keep if every forward came before every backward.
+
+    Of a plan in micro-batches: every forward of one.
+    """
     from spindle_sim.estimate.memory import activation_bytes
 
     metaops = plan.metaop_by_id()
     return sum(
         len(item.devices)
-        * activation_bytes(metaops[item.metaop], num_ops=item.num_ops, dp=item.dp, tp=item.tp)
+        * activation_bytes(
+            metaops[item.metaop],
+            num_ops=item.num_ops,
+            dp=item.dp,
+            tp=item.tp,
+            micro_batches=plan.micro_batches(item.round),
+        )
         for item in plan.slices
     )
 

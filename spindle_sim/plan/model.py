@@ -54,13 +54,14 @@ class Backward(StrEnum):
 class Order(StrEnum):
     """In which order a device runs the micro-batches of a round.
 
-    The stages of the round are a pipeline: each device has equally many, v of p * v, and those
-    of pipeline rank r are r, r + p, r + 2 p, ...: its model chunks. All slices of one chunk run
-    behind one another.
+    Under 1F1B the stages of the round are a pipeline: each device has equally many, v of p * v, and
+    those of pipeline rank r are r, r + p, r + 2 p, ...: its model chunks. All slices of one chunk
+    run behind one another. The other orders take any stages on any devices.
     """
 
     FLUSH = "flush"  # all forwards, micro-batch by micro-batch, then all backwards in reverse
     ONE_FORWARD_ONE_BACKWARD = "1f1b"  # Megatron-LM's; interleaved where v > 1
+    ACCUMULATE = "accumulate"  # each micro-batch: all its forwards, its backwards in reverse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

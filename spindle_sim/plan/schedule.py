@@ -105,10 +105,13 @@ def operation_order(plan: Plan) -> tuple[Operation, ...]:
     order: list[Operation] = []
     for number, members in rounds.items():
         one = how.get(number, Round(round=number))
-        if one.order is Order.FLUSH:
-            order += _flushed(members, one.micro_batches, backward)
-        else:
+        if one.order is Order.ONE_FORWARD_ONE_BACKWARD:
             order += _pipelined(plan, members, one, backward)
+        elif one.order is Order.ACCUMULATE:
+            for micro_batch in range(one.micro_batches):
+                order += _flushed(members, (micro_batch,), backward)
+        else:
+            order += _flushed(members, range(one.micro_batches), backward)
     return tuple(order)
 
 
@@ -179,12 +182,12 @@ def _order_key(item: Slice) -> tuple[int, int, float, str]:
 
 
 def _flushed(
-    members: Sequence[int], micro_batches: int, backward: Sequence[bool]
+    members: Sequence[int], micro_batches: Iterable[int], backward: Sequence[bool]
 ) -> Iterable[Operation]:
     """Give all forwards, micro-batch by micro-batch, then all backwards in reverse."""
     forwards = [
         Operation(slice_index=index, backward=False, micro_batch=number)
-        for number in range(micro_batches)
+        for number in micro_batches
         for index in members
     ]
     yield from forwards

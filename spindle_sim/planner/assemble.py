@@ -9,6 +9,7 @@ from spindle_sim.plan import (
     Backward,
     Flow,
     InputHashes,
+    Order,
     Plan,
     Round,
     Slice,
@@ -32,17 +33,30 @@ def assemble(
     strategy: str,
     optimum_s: float,
 ) -> Plan:
-    """Give the plan of these drafts on these devices, with `start_s` as transfers were free."""
+    """Give the plan of these drafts on these devices, with `start_s` as transfers were free.
+
+    Where the context is one micro-batch, the plan accumulates gradients over all of them.
+    """
     slices = [
         _slice(context, f"s{index}", draft, devices)
         for index, (draft, devices) in enumerate(merged(drafts, placements))
     ]
+    rounds: tuple[Round, ...] = ()
+    whole = context
+    if context.accumulated is not None:
+        workload, graph = context.accumulated.workload, context.accumulated.graph
+        whole = replace(context, workload=workload, graph=graph, accumulated=None)
+        rounds = tuple(
+            Round(round=number, micro_batches=context.micro_batches, order=Order.ACCUMULATE)
+            for number in sorted({item.round for item in slices})
+        )
     return complete(
-        context,
+        whole,
         slices,
         strategy=strategy,
         zero_stage=int(context.settings.zero1),
         optimum_s=optimum_s,
+        rounds=rounds,
     )
 
 

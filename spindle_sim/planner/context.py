@@ -13,7 +13,7 @@ from spindle_sim.workload import Workload
 
 SHORTEST_S = 1e-9  # an operator that costs nothing takes this long, so that it has a rate
 
-__all__ = ["Context", "Settings", "Strategy", "WholeStrategy"]
+__all__ = ["Accumulated", "Context", "Settings", "Strategy", "WholeStrategy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,20 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Accumulated:
+    """What a context of one micro-batch is a part of: the whole workload, so many times as much."""
+
+    micro_batches: int
+    workload: Workload
+    graph: MetaGraph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Everything that a strategy reads; nothing in it changes but the memory of `curves`."""
+    """Everything that a strategy reads; nothing in it changes but the memory of `curves`.
+
+    Where gradients are accumulated, workload and graph are those of one micro-batch.
+    """
 
     workload: Workload
     cluster: Cluster
@@ -41,6 +53,7 @@ class Context:
     estimator: Estimator
     settings: Settings
     seed: int = 0
+    accumulated: Accumulated | None = None
     _tp: dict[str, int] = field(init=False, repr=False)
     _times: dict[tuple[str, int], dict[int, float]] = field(init=False, repr=False)
 
@@ -48,6 +61,11 @@ class Context:
         """Index the tensor-parallel degrees."""
         object.__setattr__(self, "_tp", dict(self.settings.tp))
         object.__setattr__(self, "_times", {})
+
+    @property
+    def micro_batches(self) -> int:
+        """How often an iteration runs the workload."""
+        return self.accumulated.micro_batches if self.accumulated else 1
 
     def tp(self, metaop: str) -> int:
         """Give the tensor-parallel degree of a MetaOp."""

@@ -1,7 +1,8 @@
 """From workload and cluster to a plan: contract, choose settings, draft, place, assemble.
 
 What doesn't fit a device's memory is met here: more recomputation where the device is short, then
-the next settings (ZeRO-1, tensor parallelism), then an error that says what would make it fit.
+the next settings (ZeRO-1, tensor parallelism), micro-batches where they are faster or alone fit,
+then an error that says what would make it fit.
 """
 
 from collections.abc import Iterator
@@ -12,11 +13,18 @@ from spindle_sim.cluster import Cluster
 from spindle_sim.errors import InfeasibleError, UsageError
 from spindle_sim.estimate import Estimator, Profile
 from spindle_sim.plan import Plan
+from spindle_sim.planner.accumulate import (
+    accumulation,
+    can_shrink,
+    cut,
+    cuts,
+    is_memory_bound,
+)
 from spindle_sim.planner.allocate import optimum_by_equation_11
 from spindle_sim.planner.assemble import assemble
 from spindle_sim.planner.context import Context, Settings, Strategy, WholeStrategy
 from spindle_sim.planner.contract import contract
-from spindle_sim.planner.forecast import forecast_s
+from spindle_sim.planner.forecast import forecast_s, overlapped_s
 from spindle_sim.planner.memory_fit import OutOfMemoryError
 from spindle_sim.planner.metagraph import DraftSlice
 from spindle_sim.planner.place import place
@@ -149,9 +157,11 @@ def equation_11_s(plan: Plan) -> float:
         estimator=Estimator(plan.cluster),
         settings=settings,
     )
-    return sum(
+    if accumulation(plan) > 1:
+        context = cut(context, accumulation(plan))
+    return context.micro_batches * sum(
         optimum_by_equation_11(
-            [context.malleable(node.metaop.id) for node in graph.level(level)],
+            [context.malleable(node.metaop.id) for node in context.graph.level(level)],
             plan.cluster.num_devices,
         )
         for level in range(graph.num_levels)
@@ -159,6 +169,37 @@ def equation_11_s(plan: Plan) -> float:
 
 
 def _best_drafted(
+    empty: Context, strategy: str, named: NamedStrategy, placement: str, *, zero1: bool | None
+) -> Plan:
+    """Give the best plan of a strategy, in micro-batches where memory asks for it.
+
+    `empty` has no settings. Only the last micro-batch has gradients to synchronize beside it, so
+    cutting has to pay both with and without overlapped synchronization.
+    """
+    best: tuple[float, float, Plan] | None = None
+    refused: InfeasibleError | None = None
+    for context in cuts(empty):
+        try:
+            plan = _drafted(context, strategy, named, placement, zero1=zero1)
+        except InfeasibleError as error:
+            refused = refused or error
+            if best is not None or not can_shrink(context):
+                break
+            continue
+        seconds = forecast_s(plan, empty.estimator)
+        beside_s = overlapped_s(plan, empty.estimator)
+        if best is not None and (seconds >= best[0] or beside_s >= best[1]):
+            break
+        best = seconds, beside_s, plan
+        if not is_memory_bound(context, plan, chooses_rounds=named.chooses_rounds):
+            break
+    if best is not None:
+        return best[2]
+    assert refused is not None, "there is always at least one choice of settings"
+    raise refused
+
+
+def _drafted(
     empty: Context, strategy: str, named: NamedStrategy, placement: str, *, zero1: bool | None
 ) -> Plan:
     """Give the best plan of a strategy under any settings; `empty` has none."""
@@ -229,7 +270,7 @@ def _least_s(context: Context, drafts: tuple[DraftSlice, ...]) -> float:
         * context.curve(draft.metaop, recompute=draft.recompute).time_s(draft.num_devices)
         for draft in drafts
     )
-    return used_s / context.cluster.num_devices
+    return context.micro_batches * used_s / context.cluster.num_devices
 
 
 def _less_synchronized(

@@ -53,7 +53,8 @@ def place(
         NoRoomError: too few aligned groups of devices are free for a slice of a stage.
         InfeasibleError: a tensor-parallel group would span device islands.
     """
-    board = Board(context, drafts, sync_weight)
+    # One micro-batch is placed: it bears its part of the one synchronization.
+    board = Board(context, drafts, sync_weight / context.micro_batches)
     stages = list(_stages(drafts))
     for stage in stages:
         _assert_enough([drafts[index] for index in stage], context.cluster)

@@ -36,7 +36,8 @@ def probes_of_plans(graph: MetaGraph, plans: Sequence[Plan]) -> tuple[Probe, ...
     found: dict[tuple[object, ...], Probe] = {}
     for plan in plans:
         for item in plan.slices:
-            probe = _probe(graph, graph.nodes[item.metaop], item.tp, replicas=item.dp)
+            replicas = item.dp * plan.micro_batches(item.round)  # of batch / replicas samples
+            probe = _probe(graph, graph.nodes[item.metaop], item.tp, replicas=replicas)
             found.setdefault((probe.signature, probe.samples), probe)
     return tuple(sorted(found.values(), key=lambda probe: probe.work))
 

@@ -19,18 +19,21 @@ def retimed(plan: Plan, estimator: Estimator) -> Plan:
     graph = contract(plan.workload)
     return replace(
         plan,
-        slices=tuple(_retimed(item, graph, estimator) for item in plan.slices),
+        slices=tuple(
+            _retimed(item, graph, estimator, micro_batches=plan.micro_batches(item.round))
+            for item in plan.slices
+        ),
         inputs=replace(plan.inputs, profile=estimator.profile_hash),
         profile=estimator.profile_name,
     )
 
 
-def _retimed(item: Slice, graph: MetaGraph, estimator: Estimator) -> Slice:
+def _retimed(item: Slice, graph: MetaGraph, estimator: Estimator, *, micro_batches: int) -> Slice:
     node = graph.nodes[item.metaop]
     forward_s, backward_s = estimator.operation_s(
         node.operator,
         node.metaop.backward,
-        samples=node.metaop.batch / item.dp,
+        samples=node.metaop.batch / (item.dp * micro_batches),
         dp=item.dp,
         tp=item.tp,
         recompute=item.recompute,

@@ -40,10 +40,11 @@ SMALL_MODULE = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Settings with the optimum that they leave (inf where they can't fit)."""
+    """Settings with the optimum that they leave; `misfit` where even all recomputed is too much."""
 
     settings: Settings
     optimum_s: float
+    misfit: bool = False
 
 
 def degrees(
@@ -90,7 +91,7 @@ def choose(context: Context, options: Sequence[tuple[tuple[str, ...], ...]]) -> 
         )
         if recompute is None:  # over capacity even so: kept only if nothing else is left
             optimum_s *= 1e3
-        choices.append(Choice(settings=settings, optimum_s=optimum_s))
+        choices.append(Choice(settings=settings, optimum_s=optimum_s, misfit=recompute is None))
     return sorted(choices, key=lambda one: one.optimum_s * (1 + 1e-3 * len(one.settings.rounds)))
 
 
@@ -109,8 +110,9 @@ def level_optima_s(context: Context, tasks: Sequence[str]) -> list[float]:
 
 
 def joint_optimum_s(context: Context) -> float:
-    """Give the Theorem 1 optimum of all tasks together, summed over MetaLevels."""
-    return sum(level_optima_s(context, [task.name for task in context.workload.tasks]))
+    """Give the Theorem 1 optimum of all tasks together, over MetaLevels and micro-batches."""
+    tasks = [task.name for task in context.workload.tasks]
+    return context.micro_batches * sum(level_optima_s(context, tasks))
 
 
 def task_groups(context: Context, count: int) -> tuple[tuple[str, ...], ...]:

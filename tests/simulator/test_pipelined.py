@@ -125,17 +125,21 @@ def test_a_pipeline_frees_what_it_kept_first() -> None:
     assert levels == [0, 1, 2, 1, 2, 1, 2, 1, 0]
 
 
-@pytest.mark.parametrize(("order", "in_flight"), [(Order.FLUSH, 8), (None, 3)])
-def test_the_peak_is_what_is_in_flight(order: Order | None, in_flight: int) -> None:
-    plan = pipelined_plan(ranks=3, order=order or Order.ONE_FORWARD_ONE_BACKWARD)
+@pytest.mark.parametrize(
+    ("order", "in_flight"),
+    [(Order.FLUSH, 8), (Order.ONE_FORWARD_ONE_BACKWARD, 3), (Order.ACCUMULATE, 1)],
+)
+def test_the_peak_is_what_is_in_flight(order: Order, in_flight: int) -> None:
+    plan = pipelined_plan(ranks=3, order=order)
     kept = plan.metaops[0].saved_replicated_bytes * 2
     peak = max(s.bytes for s in simulate(plan).memory if s.device == 0)
     states = plan.memory[0].total_bytes - plan.memory[0].activation_bytes
     assert peak - states == pytest.approx(in_flight * kept)
 
 
-def test_gradients_synchronize_once_for_all_micro_batches() -> None:
-    plan = pipelined_plan(ranks=2, dp=2, parameters=10_000_000)
+@pytest.mark.parametrize("order", [Order.ONE_FORWARD_ONE_BACKWARD, Order.ACCUMULATE])
+def test_gradients_synchronize_once_for_all_micro_batches(order: Order) -> None:
+    plan = pipelined_plan(ranks=2, dp=2, parameters=10_000_000, order=order)
     apart, beside = simulate(plan), simulate(plan, overlap_sync=True)
     for timeline in (apart, beside):
         syncs = [s for s in timeline.spans if s.kind is Kind.SYNC]

@@ -134,13 +134,14 @@ def pipeline(
     return replace(plan, rounds=rounds, zero1=zero1, memory=memory)
 
 
-def flushed(name: str) -> Plan:
+def cut(name: str, order: Order) -> Plan:
     """Cut the rounds of a random plan of a workload into two micro-batches each."""
     for _, plan in dealt(workloads()[name], parse_cluster("a800:1x4")):
         batches = {metaop.id: metaop.batch for metaop in plan.metaops}
         if all(batches[item.metaop] % (2 * item.dp) == 0 for item in plan.slices):
             numbers = sorted({item.round for item in plan.slices})
-            return replace(plan, rounds=tuple(Round(round=n, micro_batches=2) for n in numbers))
+            rounds = tuple(Round(round=n, micro_batches=2, order=order) for n in numbers)
+            return replace(plan, rounds=rounds)
     raise AssertionError("unreachable: there are plans without end")
 
 
@@ -161,7 +162,9 @@ def test_losses_and_gradients_of_micro_batches_are_those_of_the_whole_batch(
         "flush": pipeline(ranks=4, micro_batches=4, order=Order.FLUSH),
         "zero": pipeline(ranks=2, dp=2, micro_batches=4, zero1=True),
         "beside": pipeline(ranks=2, dp=2, micro_batches=4),
-        "dealt": flushed("qwen-val"),
+        "accumulate": pipeline(ranks=2, dp=2, micro_batches=4, order=Order.ACCUMULATE),
+        "dealt": cut("qwen-val", Order.FLUSH),
+        "dealt.accumulate": cut("qwen-val", Order.ACCUMULATE),
     }
     for name, plan in plans.items():
         options = {"steps": STEPS} | ({"bucket_mb": 0.001} if name == "beside" else {})

@@ -3,7 +3,8 @@
 The same sums as the simulator's: the forward of a slice keeps its activations until its backward,
 for each micro-batch in flight, and a backward that recomputes holds those of one operator besides.
 A device that flushes goes backward in reverse order, so what it holds during a backward is what it
-kept up to that slice; one of a pipeline frees what it kept first.
+kept up to that slice; one that accumulates does so for each micro-batch by itself. A pipeline frees
+what it kept first.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,8 +46,8 @@ def peak_activation_bytes(subject: Subject) -> dict[int, float]:
 def _shape(subject: Subject, one: Round) -> Pipeline | None:
     """Give the shape of a pipelined round; of one that can't be, the rule of rounds tells."""
     members = [item for item in subject.slices.values() if item.round == one.round]
-    flushed = one.order is Order.FLUSH
-    if flushed or not members or pipeline_mistakes(members, one.micro_batches):
+    pipelined = one.order is Order.ONE_FORWARD_ONE_BACKWARD
+    if not pipelined or not members or pipeline_mistakes(members, one.micro_batches):
         return None
     return pipeline_of(members, one.micro_batches)
 
@@ -57,7 +58,9 @@ def _peak(
     """Give the peak of one device in one round, whose slices come as they execute."""
     if shape is not None:
         return _pipelined_peak(slices, sizes, shape)
-    before = (one.micro_batches - 1 if one else 0) * sum(sizes[item.id][0] for item in slices)
+    if one is None or one.order is Order.ACCUMULATE:  # of several, one is in flight
+        return _flushed_peak(slices, sizes)
+    before = (one.micro_batches - 1) * sum(sizes[item.id][0] for item in slices)
     return before + _flushed_peak(slices, sizes)
 
 

@@ -58,11 +58,19 @@ def check_inputs(subject: Subject) -> Iterator[Violation]:
 
 
 def check_sizes(plan: Plan) -> Iterator[Violation]:
-    """Give the numbers that are too large to calculate with."""
+    """Give the numbers that are too large to calculate with, or to count to."""
     for where, name, value in _numbers(plan):
         if MAX_NUMBER < abs(value) < math.inf:
             message = f"{where}: {name} is beyond {MAX_NUMBER:.0e}, where no such number can be"
             yield Violation(rule="number", ids=(where,), message=message)
+    largest = max((task.batch_size for task in plan.workload.tasks), default=1)
+    for one in plan.rounds:
+        if one.micro_batches > largest:  # to order a billion of them would take hours
+            message = (
+                f"round {one.round}: {one.micro_batches} micro-batches are more than the {largest}"
+                " samples of the workload's largest batch"
+            )
+            yield Violation(rule="round", ids=(f"round {one.round}",), message=message)
 
 
 def _numbers(plan: Plan) -> Iterator[tuple[str, str, float]]:
