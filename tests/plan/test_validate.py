@@ -7,9 +7,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from spindle_sim.plan import ParameterRange, Plan, Slice, validate_plan
+from spindle_sim.plan import Order, ParameterRange, Plan, Round, Slice, validate_plan
 from spindle_sim.workload import Custom
 from tests.builders import Part, make_cluster, make_plan, make_workload
+from tests.pipelines import pipelined_plan
 from tests.plan.mutations import MUTATIONS, change
 from tests.random_plans import plans
 from tests.stated_plans import stated, two_round_plan, two_task_plan
@@ -245,3 +246,15 @@ def test_ten_thousand_slices_are_checked_in_two_seconds() -> None:
     started = time.process_time()
     assert messages(plan) == []
     assert time.process_time() - started < 2.0
+
+
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("micro_batches", [9, 10**6, 10**30])
+def test_more_micro_batches_than_samples_are_refused_at_once(
+    order: Order, micro_batches: int
+) -> None:
+    plan = pipelined_plan(ranks=2, micro_batches=4, batch=8)
+    rounds = (Round(round=0, micro_batches=micro_batches, order=order),)
+    (found,) = validate_plan(replace(plan, rounds=rounds))
+    assert found.rule == "round"
+    assert "more than the 8 samples of the workload's largest batch" in found.message
