@@ -23,6 +23,7 @@ __all__ = ["reproduce"]
 
 _ALL = "all"
 _SIZES = "8,16,32,64"
+_ENDS = 2  # of a range: its least and its greatest
 
 Parts = Annotated[
     list[str] | None,
@@ -133,8 +134,11 @@ def _print(found: "Reproduction", report: str | None) -> None:
     print_table(console, table)
     for row in judged:
         if not row.met:
-            console.print(f"{row.id}: {row.how}; {row.explanation}", soft_wrap=True)
+            why = f"; {row.explanation}" if row.explanation else ""
+            console.print(f'{row.id}: "{row.statement}" Ours: {row.how}{why}', soft_wrap=True)
     _print_experiments(console, found)
+    if result.met < result.judged and not found.trials:
+        console.print("`spindle reproduce explain` experiments with what isn't met.")
     missing = len(result.statements) - len(judged)
     console.print(
         f"{result.met} of {result.judged} statements met"
@@ -144,6 +148,8 @@ def _print(found: "Reproduction", report: str | None) -> None:
     )
     if not result.provenance["complete"]:
         console.print(INCOMPLETE, soft_wrap=True)
+    for line in _left_out(found.options):
+        console.print(line, soft_wrap=True)
     console.print(f"Times: {result.provenance['profile']}. Simulated, not run.", soft_wrap=True)
     if report is not None:
         console.print(f"Report: {report}", soft_wrap=True)
@@ -169,6 +175,19 @@ def _print_experiments(console: "Console", found: "Reproduction") -> None:
     print_table(console, table)
 
 
+def _left_out(options: "Options") -> Iterator[str]:
+    """Say which parts had nothing to run on clusters of the sizes asked for."""
+    from spindle_sim.reproduce.cases import ALL_GPUS, part_cases
+
+    for part in options.judged_parts:
+        if part_cases(part, options.gpus, options.batch_scale):
+            continue
+        sizes = sorted({case.gpus for case in part_cases(part, ALL_GPUS, options.batch_scale)})
+        if sizes:
+            wanted = " or ".join(str(size) for size in sizes)
+            yield f"{part} wasn't run: it needs a cluster of {wanted} GPUs (--gpus)."
+
+
 def _ours(row: "StatementRow", wall_clock: dict[str, object]) -> str:
     hidden = wall_clock.get("statements")
     if isinstance(hidden, dict) and row.id in hidden:
@@ -180,7 +199,7 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "holds" if value else "doesn't"
     if isinstance(value, list):
-        return " to ".join(_shown(one) for one in value)
+        return (" to " if len(value) == _ENDS else ", ").join(_shown(one) for one in value)
     return f"{value:.3g}" if isinstance(value, float | int) else "-"
 
 

@@ -168,8 +168,11 @@ def _name(item: "Comparison") -> str:
 
 def _print(found: "Sequence[Comparison]", setting: "Setting", report: str | None) -> None:
     console = stdout_console()
-    table = new_table("Rows that are farthest off", "Row", "Measured", "Simulated", "Error")
     known = [item for item in found if item.error is not None]
+    title = "Rows by error"
+    if len(known) > _SHOWN:
+        title = f"The {_SHOWN} of {len(known)} rows that are farthest off"
+    table = new_table(title, "Row", "Measured", "Simulated", "Error")
     for item in sorted(known, key=lambda item: -abs(item.error or 0.0))[:_SHOWN]:
         table.add_row(
             _name(item),
@@ -194,7 +197,7 @@ def _print_histogram(known: "Sequence[Comparison]") -> None:
     console, last = stdout_console(), 0.0
     for bound in bounds:
         count = sum(last <= abs(item.error or 0.0) < bound for item in known)
-        name = f"below {bound:.0%}" if bound < float("inf") else f"above {last:.0%}"
+        name = f"{last:.0%} to {bound:.0%}" if bound < float("inf") else f"above {last:.0%}"
         bar = "#" * round(60 * count / len(known))
         console.print(f"  {name:>10} {count:>6}  {bar}")
         last = bound

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from spindle_sim.metrics import Summary, idle_reasons
-from spindle_sim.plan import Plan, schedule
+from spindle_sim.plan import Order, Plan, schedule
 from spindle_sim.report.run import Run
 from spindle_sim.report.traits import (
     most_micro_batches,
@@ -92,7 +92,15 @@ def _explanations(pairs: Sequence[Pair]) -> str:
     if any(tensor_parallel(plan) > 1 for plan in plans):
         found.append("Tensor-parallel degree: devices that share each operator's matrices.")
     if any(most_micro_batches(plan) > 1 for plan in plans):
-        found.append("Micro-batch: a part of the batch that goes forward and backward by itself.")
+        found.append(
+            "Micro-batch: a part of the batch that goes forward and backward by itself. A slice's"
+            " start, forward and backward, where stages are listed, are those of the first one."
+        )
+    if any(r.order is Order.ONE_FORWARD_ONE_BACKWARD for plan in plans for r in plan.rounds):
+        found.append(
+            "In a 1F1B round stages are those of a pipeline: a micro-batch goes from one to the"
+            " next, and forwards and backwards take turns from the first backward on."
+        )
     if any(plan.zero1 for plan in plans):
         found.append(
             "ZeRO: devices that hold the same parameters share out optimizer states (stage 1),"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import spindle_sim
+from spindle_sim.estimate import Estimator
 from spindle_sim.reproduce.batches import RECIPES
 from spindle_sim.reproduce.evaluate import the_cluster
 from spindle_sim.reproduce.experiments import explanation
@@ -77,7 +78,8 @@ def document(reproduction: Reproduction) -> Document:
     return Document(
         provenance={
             "tool": f"spindle-sim {spindle_sim.__version__}",
-            "profile": next((one.profile for one in evidence.results if one.profile), ""),
+            "profile": next((one.profile for one in evidence.results if one.profile), "")
+            or Estimator(cluster).profile_name,
             "cluster": {
                 "name": cluster.name,
                 "gpu": cluster.gpu.name,
@@ -133,7 +135,7 @@ def _row(verdict: Verdict, reproduction: Reproduction) -> StatementRow:
         text = "not evaluated: a system, a cluster size or a part that it needs wasn't run"
     elif verdict.met is False and not text:
         asked = EXPLAIN in reproduction.options.parts
-        text = "no experiment applies" if asked else "spindle reproduce explain runs experiments"
+        text = "no experiment applies" if asked else ""
     hidden = statement.wall_clock or found is None
     return StatementRow(
         id=statement.id,

@@ -108,6 +108,13 @@ def test_the_table_says_how_many_statements_are_met() -> None:
 
 
 @pytest.mark.slow
+def test_a_part_that_no_cluster_size_suits_is_named() -> None:
+    said = reproduce("fig4", "fig9", "--gpus", "8")
+    assert "fig9 wasn't run: it needs a cluster of 16 GPUs" in said
+    assert "fig4 wasn't run" not in said
+    assert "Times: analytic model" in said
+
+
 def test_experiments_try_every_change_on_what_is_not_met(document: dict[str, Any]) -> None:
     found = json.loads(reproduce("fig9", "explain", *STUDY[3:], "--json"))
     unmet = {row["id"] for row in found["statements"] if row["met"] is False}
