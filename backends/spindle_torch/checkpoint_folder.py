@@ -57,12 +57,13 @@ def find_checkpoint(path: Path) -> Found:
     Raises:
         InputError: there is none; one that was named itself isn't whole.
     """
-    if not path.is_dir():
-        reason = "is a file, not a folder of checkpoints" if path.exists() else "doesn't exist"
-        raise InputError(f"{path}: {reason}")
+    try:
+        names = os.listdir(path)
+    except (OSError, ValueError) as error:  # ValueError: of a name that no file can have
+        raise InputError(f"{path}: {_why_not_listed(error)}") from error
     if path.name.endswith(_UNFINISHED):
         raise InputError(f"{path}: was never finished; take one of the whole ones beside it")
-    if _STEP_NAME.fullmatch(path.name) or (path / INDEX_NAME).exists():
+    if _STEP_NAME.fullmatch(path.name) or INDEX_NAME in names:
         return Found(folder=path, index=_with_aside(path))
     passed_over: list[str] = []
     unfinished = sorted(path.glob(f"step-*{_UNFINISHED}"))
@@ -91,6 +92,11 @@ def read_checkpoint(folder: Path) -> Index:
             f"{folder}: is no whole checkpoint of spindle: {INDEX_NAME}: {reason}"
         ) from error
     index = parse_index(text, str(folder))
+    named = _STEP_NAME.fullmatch(folder.name)
+    if named and int(named[1]) != index.progress.step:
+        raise InputError(
+            f"{folder}: is the checkpoint of step {index.progress.step}; give its folder that name"
+        )
     for name, entry in index.files.items():
         try:
             size_bytes = (folder / name).stat().st_size
@@ -130,8 +136,7 @@ def is_whole_or_gone(folder: Path) -> bool:
     """Tell whether a folder has a whole checkpoint; if it has a damaged one, remove it."""
     if _is_whole(folder):
         return True
-    if folder.exists():
-        shutil.rmtree(folder)
+    _remove(folder)
     return False
 
 
@@ -142,8 +147,10 @@ def make_room(folder: Path, after: int | None) -> tuple[str, ...]:
     Damaged ones that are later are renamed, so that they are in nobody's way.
 
     Raises:
-        UsageError: the folder has whole checkpoints of another run, or of later steps.
+        UsageError: the folder has whole checkpoints of another run, or of later steps, or can't
+            be written to: that is found before the training, not after it.
     """
+    _check_writable(folder)
     later = [step for step in steps_in(folder) if after is None or step > after]
     whole = [step for step in later if _is_whole(folder / f"step-{step}")]
     if whole:
@@ -173,8 +180,7 @@ def begin_writing(folder: Path) -> Path:
     """
     aside = folder.with_name(folder.name + _UNFINISHED)
     try:
-        if aside.exists():
-            shutil.rmtree(aside)  # what a run left that was killed
+        _remove(aside)  # what a run left that was killed
         aside.mkdir(parents=True)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
@@ -192,18 +198,58 @@ def commit(unfinished: Path) -> Path:
 
 
 def keep_latest(folder: Path, number: int) -> None:
-    """Remove all but the latest checkpoints, and what was kept aside for none that stays."""
-    for step in steps_in(folder)[:-number]:
+    """Remove all whole checkpoints but the latest, and what was kept aside for none that stays.
+
+    Damaged ones count for nothing and stay: somebody may mend them.
+    """
+    steps = steps_in(folder)
+    whole = [step for step in steps if _is_whole(folder / f"step-{step}")]
+    for step in whole[:-number]:
         # Renamed first: a half-removed one would look like one that was damaged.
         going = folder / f"step-{step}"
         gone = going.with_name(going.name + _UNFINISHED)
-        shutil.rmtree(gone, ignore_errors=True)
+        _remove(gone)
         going.rename(gone)
-        shutil.rmtree(gone)
-    needed = {read_checkpoint(folder / f"step-{step}").progress.aside for step in steps_in(folder)}
+        _remove(gone)
+    if len(whole) < len(steps):
+        return  # nobody knows what the damaged ones need
+    stay = whole[-number:]
+    needed = {read_checkpoint(folder / f"step-{step}").progress.aside for step in stay}
     for item in folder.iterdir():
         if ASIDE_NAME.fullmatch(item.name) and item.name not in needed:
-            shutil.rmtree(item)
+            _remove(item)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder if there is one; of a link to it the link alone."""
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)
+
+
+def _check_writable(folder: Path) -> None:
+    """Refuse a folder that can't be made, or in which nothing can be.
+
+    Raises:
+        UsageError: so it is.
+    """
+    try:
+        there = next(place for place in (folder, *folder.parents) if place.exists())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--checkpoint {folder}: {_why_not_listed(error)}") from error
+    if not there.is_dir():
+        raise UsageError(f"--checkpoint {folder}: {there} is a file, not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"--checkpoint {folder}: {there} can't be written to")
+
+
+def _why_not_listed(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "doesn't exist"
+    if isinstance(error, NotADirectoryError):
+        return "is a file, not a folder of checkpoints"
+    return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 def _is_whole(folder: Path) -> bool:

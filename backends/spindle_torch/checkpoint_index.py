@@ -157,7 +157,7 @@ def parse_index(text: bytes, source: str) -> Index:
     """
     try:
         document = json.loads(text)
-    except ValueError as error:  # a UnicodeDecodeError, too
+    except (ValueError, RecursionError) as error:  # a UnicodeDecodeError, too
         raise InputError(f"{source}: is no checkpoint of spindle: its index isn't JSON") from error
     if not isinstance(document, dict) or document.get("format") != "spindle-checkpoint":
         raise InputError(f"{source}: is no checkpoint of spindle")

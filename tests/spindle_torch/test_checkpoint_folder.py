@@ -88,6 +88,7 @@ def test_one_that_was_never_finished_is_told_and_passed_over(run: Path) -> None:
             "its index isn't JSON",
         ),
         (lambda folder: (folder / "index.json").write_bytes(b"\xff\xfe"), "its index isn't JSON"),
+        (lambda folder: (folder / "index.json").write_bytes(b"[" * 10**5), "its index isn't JSON"),
     ],
 )
 def test_a_damaged_one_is_passed_over_and_refused_where_it_is_named(  # type: ignore[no-untyped-def]
@@ -153,6 +154,69 @@ def test_only_the_latest_and_what_they_need_stay(run: Path) -> None:
     assert {item.name for item in run.iterdir()} == {"step-10", "step-12", ASIDE}
 
 
+@pytest.mark.parametrize("number", [1, 2, 3, 9])
+def test_damaged_ones_stay_and_none_that_is_whole_goes_in_their_place(
+    run: Path, number: int
+) -> None:
+    write(run / ASIDE, 2)
+    write(run / "step-12", 12)
+    (run / "step-10" / NAME).unlink()
+    keep_latest(run, number)
+    whole = ["step-2", "step-4", "step-12"][-number:]
+    assert {item.name for item in run.iterdir()} == {*whole, "step-10", ASIDE}
+    assert find_checkpoint(run).folder == run / "step-12"
+
+
+def test_of_linked_checkpoints_the_links_are_removed_not_what_they_lead_to(tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    for step in (2, 4):
+        write(run / f"step-{step}", step)
+    (run / "step-2").rename(elsewhere)
+    (run / "step-2").symlink_to(elsewhere)
+    (run / "step-6.tmp").symlink_to(elsewhere)
+    (run / "step-8.tmp").symlink_to(tmp_path / "nowhere")
+    (run / ASIDE).symlink_to(elsewhere)
+    keep_latest(run, 1)
+    for step in (6, 8):
+        assert not list(begin_writing(run / f"step-{step}").iterdir())
+    assert {item.name for item in run.iterdir()} == {"step-4", "step-6.tmp", "step-8.tmp"}
+    assert find_checkpoint(elsewhere).index.progress.step == 2
+
+
+def test_a_file_named_like_a_checkpoint_stays(run: Path) -> None:
+    (run / "step-3").write_text("notes of mine")
+    keep_latest(run, 2)
+    assert (run / "step-3").read_text() == "notes of mine"
+
+
+def test_one_under_another_steps_name_is_passed_over(run: Path) -> None:
+    (run / "step-2").rename(run / "step-12")
+    found = find_checkpoint(run)
+    assert found.folder == run / "step-10"
+    assert "is the checkpoint of step 2; give its folder that name" in found.passed_over[0]
+
+
+def test_a_name_that_no_folder_can_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="file name too long"):
+        find_checkpoint(tmp_path / ("x" * 300))
+    with pytest.raises(UsageError, match="file name too long"):
+        make_room(tmp_path / ("x" * 300) / "new", None)
+
+
+def test_a_folder_that_cant_be_written_to_is_refused_before_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "new"):
+        with pytest.raises(UsageError, match="file is a file, not a folder"):
+            make_room(folder, None)
+    assert make_room(tmp_path / "a" / "b", None) == ()
+    assert not (tmp_path / "a").exists()
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(UsageError, match=f"{tmp_path} can't be written to"):
+        make_room(tmp_path / "a" / "b", None)
+
+
 def test_a_new_run_doesnt_mix_with_the_checkpoints_of_another(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has another run's checkpoints, up to step 10"):
         make_room(run, None)
@@ -195,6 +259,7 @@ def test_a_damaged_aside_is_removed_so_that_it_is_written_anew(tmp_path: Path) -
 
 def test_an_index_of_another_folder_is_no_index_of_this_one(run: Path) -> None:
     index = read_checkpoint(run / "step-4")
-    (run / "step-10" / "index.json").write_text(dump_index(replace(index, files=index.files)))
+    taken = replace(index, progress=replace(index.progress, step=10))
+    (run / "step-10" / "index.json").write_text(dump_index(taken))
     with pytest.raises(InputError, match="isn't what was written"):
         check_files(run / "step-10", read_checkpoint(run / "step-10").files.items())
