@@ -9,17 +9,26 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from spindle_sim.plan import Order, Plan
+from spindle_sim.planner.assemble import complete
 from spindle_sim.planner.context import Accumulated, Context, Settings
 from spindle_sim.planner.contract import contract
 from spindle_sim.planner.settings import choose
 
-__all__ = ["accumulation", "can_shrink", "cut", "cuts", "is_memory_bound"]
+__all__ = [
+    "accumulation",
+    "can_shrink",
+    "cut",
+    "cuts",
+    "heaviest_last",
+    "is_coupled",
+    "is_memory_bound",
+]
 
 
 def cuts(context: Context) -> Iterator[Context]:
     """Give the context, then with all batches cut in 2, 4, 8, ... while that divides them all."""
     yield context
-    if any(node.metaop.batch_coupled for node in context.graph.nodes.values()):
+    if is_coupled(context):
         return
     count = 2
     while all(task.batch_size % count == 0 for task in context.workload.tasks):
@@ -46,10 +55,42 @@ def cut(context: Context, count: int) -> Context:
     )
 
 
+def heaviest_last(context: Context, plan: Plan) -> Plan:
+    """Give the plan with its rounds ordered by the backward of their last micro-batch.
+
+    Rounds are independent but for the gradients, which are complete in the last one.
+    """
+    work_s: dict[int, float] = {}
+    for item in plan.slices:
+        device_s = len(item.devices) * item.backward_s
+        work_s[item.round] = work_s.get(item.round, 0.0) + device_s
+    place = {number: at for at, number in enumerate(sorted(work_s, key=lambda n: (work_s[n], n)))}
+    slices = sorted(
+        (replace(item, round=place[item.round]) for item in plan.slices),
+        key=lambda item: item.round,
+    )
+    rounds = sorted(
+        (replace(one, round=place[one.round]) for one in plan.rounds), key=lambda one: one.round
+    )
+    return complete(
+        context,
+        [replace(item, id=f"s{at}") for at, item in enumerate(slices)],
+        strategy=plan.strategy,
+        zero_stage=plan.zero_stage,
+        optimum_s=plan.optimum_s,
+        rounds=tuple(rounds),
+    )
+
+
 def accumulation(plan: Plan) -> int:
     """Give over how many micro-batches a plan accumulates gradients; 1 where it doesn't."""
     counts = [item.micro_batches for item in plan.rounds if item.order is Order.ACCUMULATE]
     return max(counts, default=1)
+
+
+def is_coupled(context: Context) -> bool:
+    """Tell whether something needs its whole batch at once."""
+    return any(node.metaop.batch_coupled for node in context.graph.nodes.values())
 
 
 def can_shrink(context: Context) -> bool:

@@ -96,6 +96,28 @@ def test_overlapped_synchronization_that_cutting_would_expose_is_weighed() -> No
     assert plan.rounds == ()
 
 
+def test_of_rounds_that_memory_asks_for_the_one_with_the_longest_backward_is_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = parse_cluster("a800:4x8")
+    plan = make_plan(QWEN, cluster, "spindle")
+    monkeypatch.setattr(make, "_hidden", lambda _, found: found)
+    before = make_plan(QWEN, cluster, "spindle")
+
+    work_s: dict[int, float] = {}
+    for item in plan.slices:
+        device_s = len(item.devices) * item.backward_s
+        work_s[item.round] = work_s.get(item.round, 0.0) + device_s
+    assert len(work_s) > 1
+    assert [number for number, _ in sorted(work_s.items(), key=lambda pair: pair[1])] == [
+        *range(len(work_s))
+    ]
+    assert validate_plan(plan) == ()
+    ours, theirs = (simulate(p, overlap_sync=True).iteration_s for p in (plan, before))
+    assert ours < 0.95 * theirs
+    assert simulate(plan).iteration_s == pytest.approx(simulate(before).iteration_s)
+
+
 def test_the_optimum_is_that_of_a_micro_batch_times_their_number() -> None:
     plan = make_plan(QWEN, parse_cluster("a800:2x8"), "spindle")
     count = accumulation(plan)
