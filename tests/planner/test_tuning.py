@@ -145,14 +145,13 @@ def test_so_is_deepspeed_with_two_tasks_that_share_their_model() -> None:
 
 
 def test_a_pipeline_saves_synchronization_on_a_slow_network() -> None:
-    # Of GPT-2 XL with one NIC for eight devices, with 64 samples.
+    # Of GPT-2 XL with one slow NIC for eight devices, with 64 samples.
     workload = load_workload(Path(__file__).parents[2] / "examples" / "gpt.yaml")
-    flat, piped = (
-        make_plan(workload, parse_cluster("a800:8x8"), name) for name in ("deepspeed", "megatron")
-    )
+    cluster = parse_cluster("a800:8x8", nic_bandwidth="200Gb/s")
+    flat, piped = (make_plan(workload, cluster, name) for name in ("deepspeed", "megatron"))
 
     assert len({item.devices for item in piped.slices}) > 1
-    assert simulate(piped).iteration_s < 0.97 * simulate(flat).iteration_s
+    assert simulate(piped).iteration_s < 0.9 * simulate(flat).iteration_s
 
 
 @pytest.mark.parametrize("strategy", ["megatron", "deepspeed"])
@@ -160,7 +159,8 @@ def test_where_nothing_forces_them_apart_they_are_as_fast_as_seq(strategy: str) 
     workload = builtin_workload("multitask-clip").with_first_tasks(4)
     cluster = parse_cluster("a800:2x8")
     theirs = simulate(make_plan(workload, cluster, strategy)).iteration_s
-    seq = simulate(make_plan(workload, cluster, "seq"), overlap_sync=True).iteration_s
+    plan = make_plan(workload, cluster, "seq", zero1=True)
+    seq = simulate(plan, overlap_sync=True).iteration_s
 
     assert theirs == pytest.approx(seq, rel=0.01)
 
@@ -184,8 +184,7 @@ def test_a_model_that_one_device_cannot_hold_is_divided() -> None:
     assert plan.zero_stage == 0
 
 
-def test_deepspeed_shards_what_memory_asks_for_and_no_more() -> None:
-    assert make_plan(gpt(), BUSY, "deepspeed").zero_stage == 0
+def test_deepspeed_shards_what_memory_asks_for() -> None:
     plan = make_plan(large(), BUSY, "deepspeed")
 
     assert fitting(plan)

@@ -103,7 +103,7 @@ class Judge:
     metaops: dict[str, MetaOp]  # by parameter set
     _devices: dict[int, npt.NDArray[np.intp]] = field(default_factory=dict)
     _times: dict[tuple[object, ...], float] = field(default_factory=dict)
-    _exchanges: dict[tuple[int, bool], tuple[Option, tuple[float, float]]] = field(
+    _exchanges: dict[tuple[int, bool], tuple[Option, tuple[float, float, float]]] = field(
         default_factory=dict
     )
     _segments: dict[tuple[int, ...], tuple[_Segment, ...]] = field(default_factory=dict)
@@ -214,10 +214,12 @@ class Judge:
             if not one.trained:
                 continue
             devices, tp = self._of(mask), self._tp(options, last)
-            time_s = self._sync_s(mask, GRADIENT_BYTES * one.trained, tp)
-            ready_s = ends_s[last] - options[last].window_s
-            begun_s = max(ready_s, float(done[devices].max()))
             size_bytes = GRADIENT_BYTES * one.trained
+            time_s = self._sync_s(mask, size_bytes, tp)
+            # The first bucket goes when it is full.
+            left = max(0.0, 1.0 - _BUCKET_BYTES / size_bytes)
+            ready_s = ends_s[last] - options[last].window_s * left
+            begun_s = max(ready_s, float(done[devices].max()))
             tail_s = time_s * (size_bytes % _BUCKET_BYTES or _BUCKET_BYTES) / size_bytes
             done[devices] = max(begun_s + time_s, ends_s[last] + tail_s)
             hidden[devices] += max(0.0, min(begun_s + time_s, total_s) - begun_s)
@@ -258,10 +260,9 @@ class Judge:
             sketch = option.sketch
             forward_s = sum(sketch.forward_s) / sketch.config.pp
             backward_s = sum(sketch.backward_s) / sketch.config.pp
-            scatter_s, gather_s = self._exchanged_s(option, by_operator=parameters)
-            if not parameters:
-                gather_s = 0.0
+            scatter_s, gather_s, alone_s = self._exchanged_s(option, by_operator=parameters)
             one_s = _beside(forward_s, gather_s) + _beside(backward_s, gather_s + scatter_s)
+            total_s += alone_s
             total_s += option.round_s + sketch.micro_batches * (one_s - forward_s - backward_s)
         if not parameters:
             for (mask, _), one in held.items():
@@ -269,11 +270,15 @@ class Judge:
                 total_s += self.estimator.all_gather_s(PARAMETER_BYTES * one.trained, ranks)
         return total_s
 
-    def _exchanged_s(self, option: Option, *, by_operator: bool) -> tuple[float, float]:
-        """Give how long one micro-batch's gradients scatter, and its parameters gather once."""
+    def _exchanged_s(self, option: Option, *, by_operator: bool) -> tuple[float, float, float]:
+        """Give how long one micro-batch's gradients scatter, and its parameters gather once.
+
+        And what of it has nothing to hide behind: the first operators, gathered before anything
+        is computed, and scattered after all is.
+        """
         key = id(option), by_operator
         if key not in self._exchanges:
-            scatter_s, gather_s = 0.0, 0.0
+            scatter_s, gather_s, alone_s = 0.0, 0.0, 0.0
             for name, runs in option.runs.items():
                 metaop = self.metaops[name]
                 for first, end, mask in runs if not metaop.frozen else ():
@@ -282,9 +287,13 @@ class Judge:
                         many = ceil(count * each / _BUCKET_BYTES)
                         count, each = many, count * each / max(1, many)
                     ranks = [int(device) for device in self._of(mask)]
-                    scatter_s += count * self.estimator.reduce_scatter_s(each, ranks)
-                    gather_s += count * self.estimator.all_gather_s(each, ranks)
-            self._exchanges[key] = option, (scatter_s, gather_s)
+                    one_s = self.estimator.reduce_scatter_s(each, ranks)
+                    scatter_s += count * one_s
+                    if by_operator:
+                        gather_s += count * self.estimator.all_gather_s(each, ranks)
+                        one_s += self.estimator.all_gather_s(each, ranks)
+                    alone_s = alone_s or one_s
+            self._exchanges[key] = option, (scatter_s, gather_s, alone_s)
         return self._exchanges[key][1]
 
     def _of(self, mask: int) -> npt.NDArray[np.intp]:

@@ -1,8 +1,8 @@
 """Megatron-LM (section 5.1): tensor, pipeline and data parallelism, tuned for each task.
 
 Tasks one after another, each on the whole cluster, with micro-batches, interleaved pipelines,
-sequence parallelism, selective or full recomputation and, where memory asks for it, the distributed
-optimizer (ZeRO-1). Gradients are reduced beside the backward (`--overlap-grad-reduce`).
+sequence parallelism, selective or full recomputation, with or without the distributed optimizer
+(ZeRO-1). Gradients are reduced beside the backward (`--overlap-grad-reduce`).
 """
 
 from spindle_sim.plan import Plan

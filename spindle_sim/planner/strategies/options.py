@@ -97,8 +97,16 @@ class Options:
                         yield least_s, one
 
     def _bound_s(self, task: str, config: ParallelConfig) -> float:
-        count = config.micro_batches(self.rounds[task].batch)
-        return count * self._work_s(task, config) / config.pp
+        """Give what a round can't be shorter than, without cutting it into stages.
+
+        A micro-batch goes through all ranks; a rank computes its part of each. Weighted by its
+        part w of the work W of a micro-batch, the wait for those before it (here and back) and
+        m w, summed up, are at least W / 2 + (m - 1 / 2) W / pp, since w^2 sums up to W^2 / pp
+        at least. With several chunks a rank waits for the first ones only.
+        """
+        count, work_s = config.micro_batches(self.rounds[task].batch), self._work_s(task, config)
+        waited = (config.pp - 1) / 2 if config.chunks == 1 else 0.0
+        return max(work_s, (count + waited) * work_s / config.pp)
 
     def _work_s(self, task: str, config: ParallelConfig) -> float:
         """Give what one micro-batch computes at least, on all ranks together."""

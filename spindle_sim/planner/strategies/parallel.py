@@ -100,11 +100,11 @@ def parallel_plan(
         parallel_plan(workload, cluster, {"train": ParallelConfig(
             tp=2, pp=4, dp=8, micro_batch=4, recompute=Recompute.FULL)})
 
-    Each task is a round: micro-batches run one forward, one backward (1F1B), interleaved where
-    `chunks` > 1. A task with one run of transformer layers has them divided evenly over the stages,
-    what comes before them on the first and what follows on the last; others are cut into stages
-    of about equal time. `zero_stage` 1 is Megatron-LM's distributed optimizer, `overlap_sync`
-    its overlapped gradient reduction. Whether it fits the
+    Each task is a round, in the order of `configs`: micro-batches run one forward, one backward
+    (1F1B), interleaved where `chunks` > 1. A task with one run of transformer layers has them
+    divided evenly over the stages, what comes before them on the first and what follows on the
+    last; others are cut into stages of about equal time. `zero_stage` 1 is Megatron-LM's
+    distributed optimizer, `overlap_sync` its overlapped gradient reduction. Whether it fits the
     memory isn't asked here: `validate_plan` tells.
 
     Raises:
@@ -135,17 +135,17 @@ def configured_plan(
     strategy: str,
     times: OperatorTimes | None = None,
 ) -> Plan:
-    """Give the plan of possible configurations, one for each task."""
+    """Give the plan of possible configurations, one for each task, trained in their order."""
     times = times or OperatorTimes(estimator=context.estimator)
     slices: list[Slice] = []
     rounds: list[Round] = []
-    for index, task in enumerate(context.workload.tasks):
-        config = configs[task.name]
-        count = config.micro_batches(task.batch_size)
+    batches = {task.name: task.batch_size for task in context.workload.tasks}
+    for index, (task, config) in enumerate(configs.items()):
+        count = config.micro_batches(batches[task])
         if count > 1:
             order = Order.ONE_FORWARD_ONE_BACKWARD
             rounds.append(Round(round=index, micro_batches=count, order=order))
-        nodes = [context.graph.nodes[name] for name in context.metaops_of(task.name)]
+        nodes = [context.graph.nodes[name] for name in context.metaops_of(task)]
         for stage, pieces in enumerate(task_pieces(nodes, config, times)):
             for piece in pieces:
                 node = context.graph.nodes[piece.metaop]

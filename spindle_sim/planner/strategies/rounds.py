@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
 from spindle_sim.estimate import activation_bytes, working_bytes
 from spindle_sim.estimate.memory import shard_parameters
 from spindle_sim.plan.pipeline import Pipeline, pipeline_order, rank_order
@@ -32,6 +35,7 @@ class Sketch:
 
     By stage: seconds of a micro-batch's forward and backward, bytes that it keeps until then, and
     the most that a device holds of it meanwhile. `peak_bytes` is of each pipeline rank.
+    `least_s` is what the round can't be shorter than: a rank's work, and the ways there and back.
     """
 
     config: ParallelConfig
@@ -41,6 +45,7 @@ class Sketch:
     backward_s: tuple[float, ...]
     peak_bytes: tuple[float, ...]
     parameters: tuple[float, ...]  # that a device of each pipeline rank trains
+    least_s: float
 
     @property
     def shape(self) -> Pipeline:
@@ -48,16 +53,6 @@ class Sketch:
         return Pipeline(
             ranks=self.config.pp, chunks=self.config.chunks, micro_batches=self.micro_batches
         )
-
-    @property
-    def least_s(self) -> float:
-        """What the round can't be shorter than: a rank's work, and the ways there and back."""
-        ranks, ahead_s, longest_s = self.config.pp, 0.0, 0.0
-        for rank in range(ranks):
-            own_s = sum(self.forward_s[rank::ranks]) + sum(self.backward_s[rank::ranks])
-            longest_s = max(longest_s, ahead_s + self.micro_batches * own_s)
-            ahead_s += self.forward_s[rank] + self.backward_s[rank]
-        return longest_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +107,7 @@ class TaskRounds:
             backward_s=stages.backward_s,
             peak_bytes=tuple(_peak(shape, rank, stages) for rank in ranks),
             parameters=tuple(sum(stages.parameters[rank :: config.pp]) for rank in ranks),
+            least_s=_least_s(stages, config.pp, count),
         )
 
     def _cut(self, config: ParallelConfig) -> _Stages:
@@ -186,24 +182,31 @@ def _bytes(node: MetaNode, piece: Piece, config: ParallelConfig) -> tuple[float,
     return kept, working
 
 
+def _least_s(stages: _Stages, ranks: int, micro_batches: int) -> float:
+    """Give what a round can't be shorter than: a rank's work, and the ways there and back."""
+    both_s = [f + b for f, b in zip(stages.forward_s, stages.backward_s, strict=True)]
+    ahead_s, longest_s = 0.0, sum(both_s)
+    for rank in range(ranks):
+        longest_s = max(longest_s, ahead_s + micro_batches * sum(both_s[rank::ranks]))
+        ahead_s += both_s[rank]
+    return longest_s
+
+
 def _peak(shape: Pipeline, rank: int, stages: _Stages) -> float:
     """Give the most that a rank's devices hold of activations."""
     kept, held = stages.kept_bytes, stages.held_bytes
     if shape.chunks == 1:
         # One micro-batch after another until the first comes back.
-        waiting = min(shape.micro_batches, shape.ranks - rank) - 1
-        return waiting * kept[rank] + held[rank]
-    own = kept[rank :: shape.ranks]
-    return max(
-        sum(count * size for count, size in zip(waiting, own, strict=True))
-        + held[rank + chunk * shape.ranks]
-        for chunk, waiting in _waiting(shape, rank)
-    )
+        others = min(shape.micro_batches, shape.ranks - rank) - 1
+        return others * kept[rank] + held[rank]
+    chunks, waiting = _waiting(shape, rank)
+    own = np.array(kept[rank :: shape.ranks])
+    return float((waiting @ own + np.array(held[rank :: shape.ranks])[chunks]).max())
 
 
 @lru_cache(maxsize=4096)
-def _waiting(shape: Pipeline, rank: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Give for each backward's chunk how many others of each chunk wait for theirs meanwhile."""
+def _waiting(shape: Pipeline, rank: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
+    """Give the chunks of backwards, and how many others of each chunk wait for theirs meanwhile."""
     waiting = [0] * shape.chunks
     found: dict[tuple[int, tuple[int, ...]], None] = {}
     for block in rank_order(shape, rank):
@@ -211,7 +214,7 @@ def _waiting(shape: Pipeline, rank: int) -> tuple[tuple[int, tuple[int, ...]], .
         waiting[chunk] += -1 if block.backward else 1
         if block.backward:
             found[chunk, tuple(waiting)] = None
-    return tuple(found)
+    return np.array([c for c, _ in found]), np.array([row for _, row in found], dtype=np.float64)
 
 
 def _play(sketch: Sketch, hops_s: Sequence[float]) -> float:

@@ -29,6 +29,18 @@ class Space:
     selective: bool
     zero_stages: tuple[int, ...]
 
+    @property
+    def searched_stages(self) -> tuple[int, ...]:
+        """The ZeRO stages that are searched: stage 1 stands for 0, which it is never worse than.
+
+        Under both gradients are reduced alike; with stage 1 a device holds, and steps, no more.
+        """
+        return tuple(s for s in self.zero_stages if s > 0 or 1 not in self.zero_stages)
+
+    def standing_for(self, searched: int) -> tuple[int, ...]:
+        """Give the stages of the space that a searched one stands for."""
+        return tuple(s for s in self.zero_stages if s == searched or (s, searched) == (0, 1))
+
     def limited(self, zero1: bool | None) -> "Space":  # noqa: FBT001
         """Give the space with sharded optimizer states only, or with none; both where not said."""
         if zero1 is None:

@@ -3,12 +3,12 @@
 Every configuration of a task is looked at; those are played through that no other one beats in time
 and memory alike. Tasks are then tuned in turns, since they share parameters (one tensor-parallel
 degree, one synchronization) and memory: from every common depth of pipelines on, until no task gets
-better by itself. With one task that is exhaustive.
+better by itself, then moved before or after one another. With one task that is exhaustive.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import permutations, product
 from math import ceil, inf, prod
 
 from spindle_sim.errors import InfeasibleError
@@ -31,6 +31,8 @@ _GIB = 2.0**30
 # Tasks that share no modules may differ in their degrees; of more combinations than these only
 # those are tried in which all have the same, as far as they can.
 _MOST_DEGREES = 64
+# Tasks stay in the order of the workload unless another one saves more than this part.
+_SLIGHT = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,28 +61,33 @@ def tuned_plan(context: Context, space: Space, *, strategy: str) -> Plan:
 
 
 def tune(context: Context, space: Space) -> tuple[Tuned, ...]:
-    """Give the best configurations found, the best first, for each ZeRO stage that is searched.
+    """Give the best configurations found, the best first, of all ZeRO stages of the space.
 
     Raises:
         InfeasibleError: none fits the memory.
     """
     search = _search(context, space)
     # A narrow search first: nothing that computes longer than what it finds can be better.
-    narrow = {stage: _best(search, stage, search.narrow) for stage in space.zero_stages}
-    known = [_tuned(search, options, stage) for stage, options in narrow.items()]
-    limit_s = min((one.verdict.seconds for one in known if one is not None), default=inf)
+    narrow = {
+        stage: _ordered(search, _best(search, stage, search.narrow), stage)
+        for stage in space.searched_stages
+    }
+    known = [one for stage, found in narrow.items() for one in _tuned(*found, stage)]
+    limit_s = min((one.verdict.seconds for one in known), default=inf)
     wide = search.narrow.widened(limit_s)
-    best = {stage: _best(search, stage, wide, narrow[stage]) for stage in space.zero_stages}
-    found = [_tuned(search, options, stage) for stage, options in best.items()]
-    fitting = [one for one in found if one is not None]
+    best = {
+        stage: _ordered(own, _best(own, stage, wide, options), stage)
+        for stage, (own, options) in narrow.items()
+    }
+    fitting = [one for stage, found in best.items() for one in _tuned(*found, stage)]
     if not fitting:
-        raise _infeasible(search, best)
+        raise _infeasible(search, {stage: options for stage, (_, options) in best.items()})
     return tuple(sorted(fitting, key=lambda one: (one.verdict.seconds, one.zero_stage)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """What is searched, and who judges."""
+    """What is searched, and who judges. `tasks` are in the order in which they are trained."""
 
     context: Context
     space: Space
@@ -90,21 +97,40 @@ class _Search:
     narrow: Options
 
 
-def _tuned(search: _Search, options: Sequence[Option], zero_stage: int) -> Tuned | None:
-    """Give the configurations of options that fit under a ZeRO stage; None if they don't.
+def _tuned(search: _Search, options: Sequence[Option], zero_stage: int) -> Iterator[Tuned]:
+    """Give the configurations of options under a ZeRO stage, and those that it stands for."""
+    for stage in search.space.standing_for(zero_stage):
+        if search.judge.short_bytes(options, stage):
+            continue
+        refined = _refined(search, options, stage)
+        yield Tuned(
+            configs={t: o.sketch.config for t, o in zip(search.tasks, refined, strict=True)},
+            zero_stage=stage,
+            verdict=search.judge.verdict(refined, stage),
+        )
 
-    Sharded as little as memory allows, as all strategies are: what sharding saves of the optimizer
-    step is no merit of a configuration.
+
+def _ordered(
+    search: _Search, options: Sequence[Option], zero_stage: int
+) -> tuple[_Search, Sequence[Option]]:
+    """Move tasks while that ends the iteration sooner; give the search with their order.
+
+    Parameters synchronize after the last task that uses them, beside those that don't.
     """
-    if search.judge.short_bytes(options, zero_stage):
-        return None
-    options = _refined(search, options, zero_stage)
-    asked = next(s for s in search.space.zero_stages if not search.judge.short_bytes(options, s))
-    return Tuned(
-        configs={t: o.sketch.config for t, o in zip(search.tasks, options, strict=True)},
-        zero_stage=asked,
-        verdict=search.judge.verdict(options, asked),
-    )
+    tasks, current = search.tasks, list(options)
+    best = search.judge.rank(current, zero_stage)
+    improved = True
+    while improved:
+        improved = False
+        for source, target in permutations(range(len(tasks)), 2):
+            moved = [*current[:source], *current[source + 1 :]]
+            moved.insert(target, current[source])
+            rank = search.judge.rank(moved, zero_stage)
+            if rank[1] < best[1] * (1 - _SLIGHT):
+                names = [*tasks[:source], *tasks[source + 1 :]]
+                names.insert(target, tasks[source])
+                best, current, tasks, improved = rank, moved, tuple(names), True
+    return replace(search, tasks=tasks), current
 
 
 def _refined(search: _Search, options: Sequence[Option], zero_stage: int) -> Sequence[Option]:
