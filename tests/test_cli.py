@@ -235,13 +235,22 @@ def test_a_reader_that_goes_away_is_met_in_silence() -> None:
 
 @pytest.mark.parametrize("delay_s", [0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.2])
 def test_an_interrupt_at_any_moment_exits_130_and_says_so(delay_s: float, tmp_path: Path) -> None:
-    # It may fall into imports, planning or simulation; the whole takes seconds.
+    # It may fall into imports, planning or simulation; the whole takes seconds. The interpreter
+    # itself, which a busy host starts slowly, dies of an interrupt: it says when it has begun.
+    program = (
+        "import sys\n"
+        "from spindle_sim.cli import main\n"
+        "print('begun', file=sys.stderr, flush=True)\n"
+        "main(['compare', 'ofasys', '--cluster', 'a800:16x8'])"
+    )
     with subprocess.Popen(
-        [sys.executable, "-m", "spindle_sim", "compare", "ofasys", "--cluster", "a800:16x8"],
+        [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=tmp_path,
     ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"begun\n"
         time.sleep(delay_s)
         process.send_signal(signal.SIGINT)
         printed, told = process.communicate(timeout=60)

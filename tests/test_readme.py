@@ -52,7 +52,7 @@ def test_the_example_runs_and_spindle_is_no_slower_than_seq(tmp_path: Path) -> N
 
 def test_the_training_script_is_the_example_that_the_tests_run() -> None:
     script = (ROOT / "examples" / "train_two_tasks.py").read_text(encoding="utf-8")
-    assert [block for language, block in BLOCKS if language == "python"][0] == script
+    assert next(block for language, block in BLOCKS if language == "python") == script
 
 
 @pytest.mark.slow

@@ -22,7 +22,8 @@ from spindle_sim.workload import (
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(
-    path for path in (ROOT / "examples").glob("*.yaml") if not path.stem.startswith("cluster")
+    (path for path in (ROOT / "examples").glob("*.yaml") if not path.stem.startswith("cluster")),
+    key=lambda path: path.stem,
 )
 
 GOOD = """\
@@ -257,7 +258,7 @@ def test_an_example_is_short_valid_and_fits_the_schema(path: Path) -> None:
 
 
 def test_there_are_examples_of_a_gpt_a_clip_and_a_llava_model() -> None:
-    assert [path.stem for path in EXAMPLES] == ["clip", "gpt", "llava"]
+    assert [path.stem for path in EXAMPLES] == ["clip", "gpt", "gpt-7b", "llava"]
 
 
 def test_the_examples_have_the_parameters_of_their_models() -> None:
