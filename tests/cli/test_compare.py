@@ -112,12 +112,15 @@ def test_overlapped_synchronization_is_faster_where_it_can_be_and_never_slower()
     assert max(gains_s) > 0.0
 
 
-def test_where_one_system_overlaps_its_synchronization_all_do() -> None:
+def test_where_one_system_overlaps_its_synchronization_and_shards_all_do() -> None:
     document = json.loads(compare(*SMALL, "--strategies", "seq,megatron", "--json"))
-    overlapped = rows(*SMALL, "--strategies", "seq", "--overlap-sync")["seq"]
+    workload = builtin_workload("multitask-clip").with_first_tasks(2)
+    plan = make_plan(workload, parse_cluster("a800:4"), "seq", zero1=True)
+    overlapped = simulate(plan, overlap_sync=True)
 
     assert document["provenance"]["overlap_sync"] is True
-    assert document["strategies"][0]["iteration_s"] == overlapped["iteration_s"]
+    assert document["strategies"][0]["iteration_s"] == overlapped.iteration_s
+    assert document["strategies"][0]["zero1"] is document["strategies"][1]["zero1"] is True
     assert "synchronize gradients beside the backward" in compare(
         *SMALL, "--strategies", "seq,megatron"
     )
