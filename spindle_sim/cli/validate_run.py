@@ -100,8 +100,8 @@ def validate_run(
     json: JsonOutput = False,
 ) -> None:
     """Profile this host, plan, simulate and execute: print the simulator's errors."""
-    names = read_strategies(strategies or _DEFAULT_STRATEGIES)
-    counts = _counts(ranks or _RANKS[emulate], emulate=emulate)
+    names = read_strategies(_DEFAULT_STRATEGIES if strategies is None else strategies)
+    counts = _counts(_RANKS[emulate] if ranks is None else ranks, emulate=emulate)
     if time_scale and not emulate:
         raise UsageError("--time-scale: only emulated iterations are scaled; add --emulate")
     from spindle_sim.backend import ExecutionOptions

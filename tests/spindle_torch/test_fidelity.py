@@ -102,6 +102,8 @@ def test_a_percentile_is_one_of_the_values() -> None:
         (["--ranks", "12", "--emulate"], "must be a multiple"),
         (["--time-scale", "2"], "add --emulate"),
         (["--strategies", "magic"], "no strategy 'magic'"),
+        (["--strategies", ""], "--strategies '': expected names"),
+        (["--ranks", ""], "--ranks : expected a whole number"),
         (["--workload", "nothing"], "neither a built-in workload nor a file"),
     ],
 )
