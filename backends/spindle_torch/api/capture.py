@@ -10,13 +10,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from spindle_sim.errors import InputError
+from spindle_torch.api.apart import check_begun_alike, check_doubled, check_mean, doubled
 from spindle_torch.api.tally import Tally
 from spindle_torch.api.values import TensorShape, Value, merged_shape
 from spindle_torch.api.watching import Origin, Seen, watch, watch_saved
 
 __all__ = ["Call", "Capture", "Samples", "capture"]
 
-_CLOSE = 1e-2  # of the largest number: far above rounding, far below another sample's influence
 _TaskForward = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 
 
@@ -68,10 +68,14 @@ class Capture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """Batches of two sizes to run the task on: the samples of the first begin the second."""
+    """Batches of two sizes to run the task on: the samples of the first begin the second.
+
+    `coupled_loss` where the loss compares them with each other.
+    """
 
     counts: tuple[int, int]
     batches: tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]]
+    coupled_loss: bool = False
 
 
 def capture(
@@ -84,23 +88,19 @@ def capture(
     boundaries: Collection[str],
     coupled: Collection[str],
 ) -> Capture:
-    """Run the task twice on few samples, and once more with gradients.
+    """Run the task twice on few samples, once more with gradients, and on all of them twice.
 
     Raises:
-        InputError: it takes another path for other samples, mixes samples, or has sizes that
-            don't grow with them; the leaf is named.
+        InputError: it takes another path for other samples, mixes samples, has sizes that
+            don't grow with them, or a loss that isn't their mean; the leaf is named.
     """
-    first, second = (
-        watch(
-            task,
-            leaves,
-            batch,
-            parameters=parameters,
-            samples=count,
-            boundaries=boundaries,
+
+    def seen(batch: Mapping[str, torch.Tensor], count: int) -> Seen:
+        return watch(
+            task, leaves, batch, parameters=parameters, samples=count, boundaries=boundaries
         )
-        for count, batch in zip(samples.counts, samples.batches, strict=True)
-    )
+
+    first, second = map(seen, samples.batches, samples.counts)
     paths = [[call.leaf for call in seen.calls] for seen in (first, second)]
     if paths[0] != paths[1]:
         other = next((a or b for a, b in zip(*paths, strict=False) if a != b), "the end")
@@ -116,7 +116,13 @@ def capture(
     found = Capture(calls=tuple(calls), origin=first.origin, before=first.before)
     has_numbers = not any(isinstance(item, FakeTensor) for item in parameters.values())
     if has_numbers and not (first.is_random or second.is_random):
-        _check_samples_apart(name, (first, second), found, samples.counts, coupled)
+        check_begun_alike(name, (first, second), found.calls, samples.counts[0], coupled)
+        count = samples.counts[1]
+        if count > 1:
+            twice = seen(doubled(samples.batches[1]), 2 * count)
+            check_doubled(name, (second, twice), found.calls, count, coupled)
+            if not samples.coupled_loss and not any(call.leaf in coupled for call in found.calls):
+                check_mean(name, second.loss, twice.loss)
     return found
 
 
@@ -155,31 +161,3 @@ def _merged(
         ),
         spec=first.spec,
     )
-
-
-def _check_samples_apart(
-    name: str,
-    seen: tuple[Seen, Seen],
-    found: Capture,
-    counts: tuple[int, int],
-    coupled: Collection[str],
-) -> None:
-    """Check that the first samples give the same, whatever other samples come with them."""
-    for call, first, second in zip(found.calls, seen[0].calls, seen[1].calls, strict=True):
-        if call.leaf in coupled:
-            return  # what comes behind it is mixed, and meant to be
-        for shape, small, large in zip(call.shapes, first.tensors, second.tensors, strict=True):
-            if not small.is_floating_point():
-                continue
-            begin = (
-                large
-                if shape.batch is None
-                else large.narrow(shape.batch, 0, shape.sizes[shape.batch] * counts[0])
-            )
-            difference = (begin - small).abs().max() if small.numel() else torch.zeros(())
-            if difference > _CLOSE * max(1e-6, small.abs().max().item() if small.numel() else 0):
-                raise InputError(
-                    f"task {name!r}: what {call.leaf} gives for a sample depends on the other"
-                    " samples, which may be on other devices; name the module in `coupled`, or use"
-                    " one that treats samples apart (LayerNorm for BatchNorm)"
-                )

@@ -200,7 +200,7 @@ def _samples(task: SpindleTask, parameters: Mapping[str, nn.Parameter]) -> Sampl
         }
         for count in counts
     ]
-    return Samples(counts=counts, batches=(batches[0], batches[1]))
+    return Samples(counts=counts, batches=(batches[0], batches[1]), coupled_loss=task.coupled_loss)
 
 
 def _parted(

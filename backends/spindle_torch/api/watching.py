@@ -66,6 +66,7 @@ class SeenCall:
 class Seen:
     """One forward; its loss depends on `origin`. `is_random` where random numbers were drawn."""
 
+    loss: torch.Tensor
     calls: list[SeenCall]
     origin: Origin
     before: Tally
@@ -99,6 +100,7 @@ def watch(
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     return Seen(
+        loss=loss,
         calls=watcher.calls,
         origin=watcher.origin_of([loss]),
         before=watcher.pending,

@@ -91,6 +91,56 @@ def test_a_module_that_mixes_samples_is_named() -> None:
         one(Mixing(), nn.Linear(8, 8))
 
 
+class Recurrent(nn.Module):
+    """Runs over the batch as if it were time: a sample depends on those before it only."""
+
+    def __init__(self, kind: type[nn.LSTM | nn.GRU], **options: bool) -> None:
+        super().__init__()
+        self.inner = kind(8, 8, **options)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.inner(x)[0]
+        return made
+
+
+class Summing(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).cumsum(0)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_recurrent_module_that_takes_the_batch_for_time_is_named(
+    kind: type[nn.LSTM | nn.GRU],
+) -> None:
+    with pytest.raises(InputError, match=r"what first gives for a sample .*batch_first"):
+        one(Recurrent(kind))
+    one(Recurrent(kind, batch_first=True))
+
+
+def test_samples_that_depend_on_those_before_them_alone_are_found() -> None:
+    with pytest.raises(InputError, match="what first gives for a sample depends on the other"):
+        one(Summing(8, 8))
+
+
+@pytest.mark.parametrize("loss", [lambda x: x.sum(), lambda x: x.square().sum(0).mean()])
+def test_a_loss_that_is_no_mean_over_the_samples_is_refused(
+    loss: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    task = SpindleTask("t", batch_size=4, data=drawing(x=(3, 8)))
+    task.add_module("model", nn.Linear(8, 8), inputs="x")
+    task.add_module("loss", loss).add_flow("model", "loss")
+    with pytest.raises(InputError, match=r"task 't': its loss is .* twice; give their mean"):
+        split_tasks(task)
+
+
+def test_a_coupled_loss_need_be_no_mean() -> None:
+    for coupled in (True, False):
+        task = SpindleTask("t", batch_size=4, data=drawing(x=(3, 8)), coupled_loss=not coupled)
+        task.add_module("model", nn.Linear(8, 8), inputs="x")
+        task.add_module("loss", lambda x: x.sum(), coupled=coupled).add_flow("model", "loss")
+        split_tasks(task)
+
+
 def test_a_module_that_overwrites_its_input_is_named() -> None:
     with pytest.raises(InputError, match=r"part0: overwrites its input .*inplace=False"):
         one(nn.Linear(8, 8), Overwriting())
@@ -102,6 +152,7 @@ def test_a_decision_by_what_a_module_gave_is_named() -> None:
 
 
 def test_a_model_that_decides_can_stay_whole() -> None:
+    torch.manual_seed(0)  # two samples and three decide alike
     task = SpindleTask("t", batch_size=4, data=drawing(x=(3, 8)))
     task.add_module("model", Deciding(), inputs="x", whole=True)
     task.add_module("loss", lambda x: x.square().mean()).add_flow("model", "loss")

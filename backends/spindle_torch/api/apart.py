@@ -1,0 +1,106 @@
+"""Whether a task treats each sample by itself, and its loss is their mean: checked by running it.
+
+Else devices that have other samples would compute something else, without anybody noticing.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from spindle_sim.errors import InputError
+from spindle_torch.api.values import TensorShape
+from spindle_torch.api.watching import Seen
+
+__all__ = ["check_begun_alike", "check_doubled", "check_mean", "doubled"]
+
+_CLOSE = 1e-2  # of the largest number: far above rounding, far below another sample's influence
+
+
+class _Call(Protocol):
+    @property
+    def leaf(self) -> str: ...
+
+    @property
+    def shapes(self) -> tuple[TensorShape, ...]: ...
+
+
+def doubled(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Give the samples, and behind them the same ones from the last to the first."""
+    return {name: torch.cat([value, value.flip(0)]) for name, value in batch.items()}
+
+
+def check_begun_alike(
+    task: str,
+    seen: tuple[Seen, Seen],
+    calls: Sequence[_Call],
+    count: int,
+    coupled: Collection[str],
+) -> None:
+    """Check that the first samples give the same, whatever other samples come behind them.
+
+    Raises:
+        InputError: a leaf mixes samples.
+    """
+    for call, first, second in zip(calls, seen[0].calls, seen[1].calls, strict=True):
+        if call.leaf in coupled:
+            return  # what comes behind it is mixed, and meant to be
+        for shape, small, large in zip(call.shapes, first.tensors, second.tensors, strict=True):
+            begin = (
+                large
+                if shape.batch is None
+                else large.narrow(shape.batch, 0, shape.sizes[shape.batch] * count)
+            )
+            _check_alike(task, call.leaf, begin, small)
+
+
+def check_doubled(
+    task: str,
+    seen: tuple[Seen, Seen],
+    calls: Sequence[_Call],
+    count: int,
+    coupled: Collection[str],
+) -> None:
+    """Check that `doubled` samples give the same twice, whatever other samples come before them.
+
+    Raises:
+        InputError: a leaf mixes samples.
+    """
+    for call, once, twice in zip(calls, seen[0].calls, seen[1].calls, strict=False):
+        if call.leaf in coupled:
+            return
+        for shape, each, both in zip(call.shapes, once.tensors, twice.tensors, strict=False):
+            if tuple(both.shape) != shape.full_sizes(2 * count):
+                continue
+            if shape.batch is None:
+                _check_alike(task, call.leaf, both, each)
+                continue
+            own = shape.pack(each, count)
+            expected = torch.cat([own, own.flip(0)])
+            _check_alike(task, call.leaf, shape.pack(both, 2 * count), expected)
+
+
+def check_mean(task: str, once: torch.Tensor, twice: torch.Tensor) -> None:
+    """Check that samples have the same loss as each of them twice, as means do.
+
+    Raises:
+        InputError: it is a sum, or compares them with each other.
+    """
+    one, two = once.item(), twice.item()
+    if abs(two - one) > _CLOSE * max(1e-6, abs(one)):
+        raise InputError(
+            f"task {task!r}: its loss is {one:g} for some samples and {two:g} for each of them"
+            " twice; give their mean (reduction='mean'), or, if the loss compares samples with"
+            " each other, name its module in `coupled` or say coupled_loss=True"
+        )
+
+
+def _check_alike(task: str, leaf: str, found: torch.Tensor, expected: torch.Tensor) -> None:
+    if not expected.is_floating_point() or not expected.numel():
+        return
+    if (found - expected).abs().max() > _CLOSE * max(1e-6, expected.abs().max().item()):
+        raise InputError(
+            f"task {task!r}: what {leaf} gives for a sample depends on the other"
+            " samples, which may be on other devices; name the module in `coupled`, or use"
+            " one that treats samples apart (LayerNorm for BatchNorm, batch_first=True)"
+        )
