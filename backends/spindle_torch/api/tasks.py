@@ -189,10 +189,11 @@ class TaskGraph(nn.Module):
                 else:
                     named[flow.argument] = value
             for argument, entry in self.inputs[name]:
+                value = _entry(batch, entry, f"task {self.name!r}: {name}")
                 if argument is None:
-                    positional.append(batch[entry])
+                    positional.append(value)
                 else:
-                    named[argument] = batch[entry]
+                    named[argument] = value
             made[name] = module(*positional, **named)
         losses = [_loss(self.name, end, made[end]) for end in self.ends]
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
@@ -240,6 +241,14 @@ def _order(task: str, names: Iterable[str], flows: Sequence[_Flow]) -> list[str]
         ordered.append(ready[0])
         waiting.remove(ready[0])
     return ordered
+
+
+def _entry(batch: Mapping[str, torch.Tensor], name: str, where: str) -> torch.Tensor:
+    try:
+        return batch[name]
+    except KeyError:
+        hint = suggestion(name, list(batch))
+        raise InputError(f"{where} wants {name!r}, which its data don't give; {hint}") from None
 
 
 def _selected(value: object, output: str | int | None) -> object:

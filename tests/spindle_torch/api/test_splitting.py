@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from spindle_sim import make_plan, parse_cluster, simulate
-from spindle_sim.errors import UsageError
+from spindle_sim.errors import InputError, UsageError
 from spindle_sim.plan import validate_plan
 from spindle_sim.planner.contract import contract
 from spindle_sim.workload import Custom, TransformerLayer, load_workload
@@ -170,3 +170,15 @@ def test_a_workload_can_be_saved_for_the_command_line(tmp_path: Path) -> None:
         workload = build(name).workload
         save_workload(workload, tmp_path / "workload.yaml")
         assert load_workload(tmp_path / "workload.yaml") == workload
+
+
+def test_an_entry_that_the_data_lack_is_named() -> None:
+    def load(step: int, first: int, last: int) -> dict[str, torch.Tensor]:
+        return {"image": torch.full((4, 3), float(step))[first:last]}
+
+    task = SpindleTask("vision", batch_size=4, data=load)
+    task.add_module("head", nn.Linear(3, 1), inputs="images")
+    task.add_module("loss", lambda x: x.mean()).add_flow("head", "loss")
+    message = "task 'vision': head wants 'images', which its data don't give; did you mean 'image'"
+    with pytest.raises(InputError, match=message):
+        split_tasks(task)
