@@ -1,9 +1,13 @@
 """A process that must end: it is waited for so long, and ends with whoever started it."""
 
+import signal
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
-__all__ = ["STEADY_MEMORY", "run_child"]
+__all__ = ["STEADY_MEMORY", "run_child", "tidy_end"]
 
 _GRACE_S = 20.0
 
@@ -15,6 +19,33 @@ STEADY_MEMORY = (
     f"MALLOC_TRIM_THRESHOLD_={2**33}",
     f"MALLOC_TOP_PAD_={2**26}",
 )
+
+
+@contextmanager
+def tidy_end() -> Iterator[None]:
+    """Leave by SystemExit where SIGTERM or SIGHUP would end the process with its files in place.
+
+    Whoever handles or ignores them already goes on to; off the main thread nobody can.
+    """
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    known = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]
+    taken = [
+        number
+        for number in known
+        if number is not None
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in taken:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def run_child(command: Sequence[str], *, timeout_s: float) -> str:

@@ -14,7 +14,7 @@ from spindle_sim.backend import CheckpointOptions, Execution, ExecutionOptions
 from spindle_sim.errors import ExecutionError, InputError, UsageError
 from spindle_sim.plan import Plan, save_plan
 from spindle_torch.checkpoint_folder import find_checkpoint
-from spindle_torch.child import STEADY_MEMORY
+from spindle_torch.child import STEADY_MEMORY, tidy_end
 from spindle_torch.outcome import NOTES_NAME, execution_from_json, first_cause, read_failures
 from spindle_torch.requirements import check_requirements
 
@@ -49,7 +49,7 @@ def launch(
         check_requirements(plan, options, {})
     if options.checkpoints.resume is not None:
         find_checkpoint(Path(options.checkpoints.resume))  # before anything starts
-    with tempfile.TemporaryDirectory(prefix="spindle-run-") as name:
+    with tidy_end(), tempfile.TemporaryDirectory(prefix="spindle-run-") as name:
         folder = Path(name)
         save_plan(plan, folder / "plan")
         log = folder / "log"

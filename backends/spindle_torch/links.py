@@ -21,7 +21,7 @@ from spindle_sim.backend import ProfilingOptions
 from spindle_sim.errors import ExecutionError
 from spindle_sim.estimate.profile import LinkPoint
 from spindle_sim.plan.atomic import write_atomically
-from spindle_torch.child import run_child
+from spindle_torch.child import run_child, tidy_end
 
 __all__ = ["SIZES_BYTES", "main", "measured_links"]
 
@@ -40,7 +40,7 @@ def measured_links(options: ProfilingOptions) -> tuple[LinkPoint, ...]:
         ExecutionError: they failed, or didn't end.
     """
     seconds = _SHARE * options.budget_s
-    with tempfile.TemporaryDirectory(prefix="spindle-links-") as name:
+    with tidy_end(), tempfile.TemporaryDirectory(prefix="spindle-links-") as name:
         folder = Path(name)
         result = folder / "links"
         command = [

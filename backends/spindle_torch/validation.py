@@ -12,7 +12,7 @@ from spindle_sim.backend import ExecutionOptions, Validation
 from spindle_sim.errors import ExecutionError, UsageError
 from spindle_sim.estimate.probe import Probe, StepProbe
 from spindle_sim.plan import Plan
-from spindle_torch.child import STEADY_MEMORY, run_child
+from spindle_torch.child import STEADY_MEMORY, run_child, tidy_end
 from spindle_torch.outcome import first_cause, read_failures
 from spindle_torch.requirements import check_requirements
 
@@ -50,7 +50,7 @@ def launch_turns(
         raise UsageError("running a plan needs torch: pip install 'spindle-sim[torch]'")
     for plan in plans:
         check_requirements(plan, options, {})
-    with tempfile.TemporaryDirectory(prefix="spindle-turns-") as name:
+    with tidy_end(), tempfile.TemporaryDirectory(prefix="spindle-turns-") as name:
         folder = Path(name)
         task = Task(plans=tuple(plans), probes=tuple(probes), steps=tuple(steps), options=options)
         (folder / "task").write_bytes(pickle.dumps(task))

@@ -1,6 +1,7 @@
 """Runs through torchrun: what comes back, and how runs end in which a rank fails."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -128,6 +129,26 @@ def test_the_ranks_of_a_killed_launcher_end_with_it(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     wait_for(lambda: {pid for pid in ranks if Path(f"/proc/{pid}/cmdline").exists()}, count=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_told_to_end_leaves_no_ranks_and_no_files(
+    tmp_path: Path, ending: signal.Signals
+) -> None:
+    path, temporary = tmp_path / "plan.json", tmp_path / "temporary"
+    save_plan(tiny_plan("uniform"), path)
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spindle_sim", "run", str(path), "--iterations", "100000"],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.DEVNULL,
+    )
+    ranks = wait_for(lambda: ranks_of(process.pid), count=2)
+    process.send_signal(ending)
+    assert process.wait(30) == 128 + ending
+    wait_for(lambda: {pid for pid in ranks if Path(f"/proc/{pid}/cmdline").exists()}, count=0)
+    assert not list(temporary.glob("spindle-*"))
 
 
 @pytest.mark.parametrize("ends_with", [0, 1])
