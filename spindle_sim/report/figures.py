@@ -96,6 +96,10 @@ def _explanations(pairs: Sequence[Pair]) -> str:
             "Micro-batch: a part of the batch that goes forward and backward by itself. A slice's"
             " start, forward and backward, where stages are listed, are those of the first one."
         )
+    if any(r.order is Order.ACCUMULATE for plan in plans for r in plan.rounds):
+        found.append(
+            "Where gradients accumulate, the optimum is that of a micro-batch, times their number."
+        )
     if any(r.order is Order.ONE_FORWARD_ONE_BACKWARD for plan in plans for r in plan.rounds):
         found.append(
             "In a 1F1B round stages are those of a pipeline: a micro-batch goes from one to the"
