@@ -19,7 +19,6 @@ from spindle_sim.planner.accumulate import (
     cut,
     cuts,
     heaviest_last,
-    is_coupled,
     is_memory_bound,
 )
 from spindle_sim.planner.allocate import optimum_by_equation_11
@@ -192,11 +191,9 @@ def _best_drafted(
         beside_s = overlapped_s(plan, empty.estimator)
         if best is not None and (seconds >= best[0] or beside_s >= best[1]):
             break
-        best = seconds, beside_s, plan
+        best = _hidden(empty, (seconds, beside_s, plan))
         if not is_memory_bound(context, plan, chooses_rounds=named.chooses_rounds):
             break
-        if named.chooses_rounds and not is_coupled(empty):
-            best = _hidden(empty, best)
     if best is not None:
         return best[2]
     assert refused is not None, "there is always at least one choice of settings"
@@ -205,6 +202,8 @@ def _best_drafted(
 
 def _hidden(empty: Context, found: tuple[float, float, Plan]) -> tuple[float, float, Plan]:
     """Give a plan with its rounds in another order, where that hides more synchronization."""
+    if len({item.round for item in found[2].slices}) == 1:
+        return found
     plan = heaviest_last(empty, found[2])
     seconds, beside_s = forecast_s(plan, empty.estimator), overlapped_s(plan, empty.estimator)
     if beside_s < found[1] * (1 - 1e-9) and seconds <= found[0] * (1 + 1e-9):

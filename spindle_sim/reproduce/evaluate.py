@@ -55,8 +55,8 @@ def the_cluster(gpus: int, change: Change | None = None) -> Cluster:
 def evaluate_case(case: Case, seed: int) -> CaseResult:
     """Plan and simulate a case; a strategy without a feasible plan is an outcome, too.
 
-    Where one of Spindle's family needs ZeRO-1 to fit the memory all of the family get it, as in
-    `spindle compare`; the tuned systems choose for themselves.
+    Where one strategy uses ZeRO-1 all of Spindle's family get it, as in `spindle compare`: it makes
+    the optimizer step shorter. The tuned systems choose for themselves.
     """
     change = case.change
     cluster = the_cluster(case.gpus, change)
@@ -71,7 +71,7 @@ def evaluate_case(case: Case, seed: int) -> CaseResult:
     )
     names = [name for name in case.strategies if name in STRATEGIES]
     planned = {name: _plan(world, name) for name in names}
-    if any(plan.zero1 for name, (plan, _, _) in planned.items() if plan and name in FAMILY):
+    if any(plan.zero1 for plan, _, _ in planned.values() if plan):
         for name in names:
             plan = planned[name][0]
             if name in FAMILY and plan is not None and not plan.zero1:

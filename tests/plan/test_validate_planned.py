@@ -32,7 +32,7 @@ def test_a_plan_of_every_strategy_validates_and_survives_its_document(
     assert parse_plan(dump_plan(plan)) == plan
 
 
-@pytest.mark.parametrize("cluster", ["a800:1x8", "a800:2x8"])
+@pytest.mark.parametrize("cluster", ["a800:1x8", "a800:2x8", "a40:1x8"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_plan_of_large_models_validates(strategy: str, cluster: str) -> None:
     plan = planned(strategy, "qwen-val", cluster)
@@ -40,11 +40,13 @@ def test_a_plan_of_large_models_validates(strategy: str, cluster: str) -> None:
 
 
 def test_the_large_models_bring_everything_that_saves_memory_to_these_tests() -> None:
-    plans = [planned(strategy, "qwen-val", "a800:1x8") for strategy in STRATEGIES]
+    clusters = ("a800:1x8", "a40:1x8")
+    plans = [planned(strategy, "qwen-val", one) for one in clusters for strategy in STRATEGIES]
     assert any(item.tp > 1 for plan in plans for item in plan.slices)
     assert any(item.recompute for plan in plans for item in plan.slices)
     assert any(item.round for plan in plans for item in plan.slices)
     assert any(plan.zero1 for plan in plans)
+    assert any(item.micro_batches > 1 for plan in plans for item in plan.rounds)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
