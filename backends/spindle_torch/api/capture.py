@@ -1,6 +1,7 @@
 """What a task computes, part by part, for any number of samples: two watched forwards compared."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,16 +115,47 @@ def capture(
         for index, kept in enumerate(saved)
     ]
     found = Capture(calls=tuple(calls), origin=first.origin, before=first.before)
-    has_numbers = not any(isinstance(item, FakeTensor) for item in parameters.values())
-    if has_numbers and not (first.is_random or second.is_random):
-        check_begun_alike(name, (first, second), found.calls, samples.counts[0], coupled)
-        count = samples.counts[1]
-        if count > 1:
-            twice = seen(doubled(samples.batches[1]), 2 * count)
-            check_doubled(name, (second, twice), found.calls, count, coupled)
-            if not samples.coupled_loss and not any(call.leaf in coupled for call in found.calls):
-                check_mean(name, second.loss, twice.loss)
+    if not any(isinstance(item, FakeTensor) for item in parameters.values()):
+        if first.is_random or second.is_random:  # dropout: without it samples can be compared
+            with _evaluating(task):
+                quiet = seen(samples.batches[0], samples.counts[0])
+                if not quiet.is_random and [call.leaf for call in quiet.calls] == paths[0]:
+                    _check_apart(name, found, samples, seen, coupled)
+        else:
+            _check_apart(name, found, samples, seen, coupled)
     return found
+
+
+def _check_apart(
+    name: str,
+    found: Capture,
+    samples: Samples,
+    seen: Callable[[Mapping[str, torch.Tensor], int], Seen],
+    coupled: Collection[str],
+) -> None:
+    """Check that samples don't depend on each other, nor the loss on how many there are."""
+    first, second = map(seen, samples.batches, samples.counts)
+    check_begun_alike(name, (first, second), found.calls, samples.counts[0], coupled)
+    count = samples.counts[1]
+    if count > 1:
+        twice = seen(doubled(samples.batches[1]), 2 * count)
+        check_doubled(name, (second, twice), found.calls, count, coupled)
+        if not samples.coupled_loss and not any(call.leaf in coupled for call in found.calls):
+            check_mean(name, second.loss, twice.loss)
+
+
+@contextmanager
+def _evaluating(task: _TaskForward) -> Iterator[None]:
+    """Have the task's modules evaluate, not train, for a while."""
+    modules = list(task.modules()) if isinstance(task, nn.Module) else []
+    training = [module.training for module in modules]
+    for module in modules:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, was in zip(modules, training, strict=True):
+            module.training = was
 
 
 def _merged(

@@ -122,6 +122,14 @@ def test_samples_that_depend_on_those_before_them_alone_are_found() -> None:
         one(Summing(8, 8))
 
 
+@pytest.mark.parametrize("mixing", [Mixing, lambda: Summing(8, 8)])
+def test_dropout_doesnt_hide_that_samples_are_mixed(mixing: Callable[[], nn.Module]) -> None:
+    module = nn.Sequential(nn.Dropout(0.5), mixing())
+    with pytest.raises(InputError, match="gives for a sample depends on the other"):
+        one(module)
+    assert module[0].training
+
+
 @pytest.mark.parametrize("loss", [lambda x: x.sum(), lambda x: x.square().sum(0).mean()])
 def test_a_loss_that_is_no_mean_over_the_samples_is_refused(
     loss: Callable[[torch.Tensor], torch.Tensor],
