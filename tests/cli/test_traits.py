@@ -28,7 +28,8 @@ def two_tasks(*, rounds: tuple[int, int] = (0, 1), strategy: str = "spindle", ba
 def test_micro_batches_and_the_zero_stage_are_told() -> None:
     plan = pipelined_plan(ranks=1, dp=4, micro_batches=8, zero_stage=3)
     assert plan_note(plan) == (
-        "up to 8 micro-batches; optimizer states, gradients and parameters sharded (ZeRO-3)"
+        "gradients accumulated over up to 8 micro-batches;"
+        " optimizer states, gradients and parameters sharded (ZeRO-3)"
     )
 
 
