@@ -12,7 +12,7 @@ from spindle_sim.errors import InputError
 from spindle_torch.api.values import TensorShape
 from spindle_torch.api.watching import Seen
 
-__all__ = ["check_begun_alike", "check_doubled", "check_mean", "doubled"]
+__all__ = ["check_additive", "check_begun_alike", "check_doubled", "check_mean", "doubled"]
 
 _CLOSE = 1e-2  # of the largest number: far above rounding, far below another sample's influence
 
@@ -92,6 +92,25 @@ def check_mean(task: str, once: torch.Tensor, twice: torch.Tensor) -> None:
             f"task {task!r}: its loss is {one:g} for some samples and {two:g} for each of them"
             " twice; give their mean (reduction='mean'), or, if the loss compares samples with"
             " each other, name its module in `coupled` or say coupled_loss=True"
+        )
+
+
+def check_additive(task: str, loss: float, each: Sequence[float], counts: Sequence[float]) -> None:
+    """Check that the loss of samples is the mean of each one's, weighted by its count.
+
+    Raises:
+        InputError: it isn't, as that of a squared mean, or of a mean over words that are masked.
+    """
+    total = sum(counts)
+    if not total:
+        return
+    parts = [count * one / total for count, one in zip(counts, each, strict=True) if count]
+    if abs(loss - sum(parts)) > _CLOSE * max(1e-6, abs(loss), *map(abs, parts)):
+        raise InputError(
+            f"task {task!r}: its loss is {loss:g} for some samples, but the mean of each one's is"
+            f" {sum(parts):g}; where it is a mean over something else than samples (words that"
+            " count), say over how many by `loss_count`; where it compares samples, say"
+            " coupled_loss=True"
         )
 
 

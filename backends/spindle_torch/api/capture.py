@@ -11,7 +11,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from spindle_sim.errors import InputError
-from spindle_torch.api.apart import check_begun_alike, check_doubled, check_mean, doubled
+from spindle_torch.api.apart import (
+    check_additive,
+    check_begun_alike,
+    check_doubled,
+    check_mean,
+    doubled,
+)
 from spindle_torch.api.tally import Tally
 from spindle_torch.api.values import TensorShape, Value, merged_shape
 from spindle_torch.api.watching import Origin, Seen, watch, watch_saved
@@ -71,12 +77,14 @@ class Capture:
 class Samples:
     """Batches of two sizes to run the task on: the samples of the first begin the second.
 
-    `coupled_loss` where the loss compares them with each other.
+    `coupled_loss` where the loss compares them with each other; else it is a mean over as many
+    things as `loss_count` gives for a batch, or over the samples.
     """
 
     counts: tuple[int, int]
     batches: tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]]
     coupled_loss: bool = False
+    loss_count: Callable[[Mapping[str, torch.Tensor]], torch.Tensor | float] | None = None
 
 
 def capture(
@@ -142,6 +150,14 @@ def _check_apart(
         check_doubled(name, (second, twice), found.calls, count, coupled)
         if not samples.coupled_loss and not any(call.leaf in coupled for call in found.calls):
             check_mean(name, second.loss, twice.loss)
+            singles = [
+                {key: value[index : index + 1] for key, value in samples.batches[1].items()}
+                for index in range(count)
+            ]
+            counted = samples.loss_count or (lambda _: 1.0)
+            weights = [float(counted(one)) for one in singles]
+            losses = [seen(one, 1).loss.item() for one in singles]
+            check_additive(name, second.loss.item(), losses, weights)
 
 
 @contextmanager

@@ -200,7 +200,12 @@ def _samples(task: SpindleTask, parameters: Mapping[str, nn.Parameter]) -> Sampl
         }
         for count in counts
     ]
-    return Samples(counts=counts, batches=(batches[0], batches[1]), coupled_loss=task.coupled_loss)
+    return Samples(
+        counts=counts,
+        batches=(batches[0], batches[1]),
+        coupled_loss=task.coupled_loss,
+        loss_count=task.loss_count,
+    )
 
 
 def _parted(
