@@ -17,12 +17,11 @@ PAGES = (ROOT / "README.md", ROOT / "docs" / "evaluation.md")
 COMMANDS = {
     "main-job": ("-m", "spindle_sim", "compare"),
     "comparison": ("-m", "benchmarks.evaluate"),
-    "overlap": ("-m", "benchmarks.evaluate", "--overlap-sync", "--workloads", "ofasys"),
     "cost": ("-m", "benchmarks.planning_scaling"),
     "accuracy": ("-m", "benchmarks.estimate_validate"),
     "placement": ("-m", "benchmarks.placement_ablation"),
 }
-TABLES = {"comparison", "overlap"}  # print Markdown themselves
+TABLES = {"comparison"}  # print Markdown themselves
 
 
 def output(name: str) -> str:

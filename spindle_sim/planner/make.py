@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from spindle_sim.cluster import Cluster
 from spindle_sim.errors import InfeasibleError, UsageError
 from spindle_sim.estimate import Estimator, Profile
-from spindle_sim.plan import Plan
+from spindle_sim.plan import Plan, schedule
 from spindle_sim.planner.accumulate import (
     accumulation,
     can_shrink,
@@ -51,6 +51,10 @@ __all__ = ["PLACEMENTS", "STRATEGIES", "NamedStrategy", "equation_11_s", "make_p
 # Ways to form rounds that leave about the best optimum are all planned: the forecast decides.
 ALTERNATIVES = 2
 NEAR = 1.004
+
+# Plans end within this of their optimum nearly always: where one doesn't, those of a somewhat
+# higher optimum may end earlier.
+USUAL = 1.05
 
 # Placement trades transfers against synchronization by an estimate; both sides of it are tried.
 SYNC_WEIGHT = 4.0
@@ -231,7 +235,9 @@ def _drafted(
     refused: InfeasibleError | None = None
     for choice, context in choices:
         if plans and choice.optimum_s > NEAR * choices[0][0].optimum_s:
-            break
+            reached_s = min(schedule(plan).makespan_s for plan in plans)
+            if USUAL * choice.optimum_s > reached_s:
+                break
         try:
             plans.append(_plan(context, choice, strategy, named, placement))
         except InfeasibleError as error:
