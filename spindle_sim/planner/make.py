@@ -5,7 +5,7 @@ the next settings (ZeRO-1, tensor parallelism), micro-batches where they are fas
 then an error that says what would make it fit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
@@ -232,12 +232,13 @@ def _drafted(
         choices += [(choice, context) for choice in kept]
     choices.sort(key=lambda pair: pair[0].optimum_s)
     plans: list[Plan] = []
+    asked_more = False
     refused: InfeasibleError | None = None
     for choice, context in choices:
         if plans and choice.optimum_s > NEAR * choices[0][0].optimum_s:
-            reached_s = min(schedule(plan).makespan_s for plan in plans)
-            if USUAL * choice.optimum_s > reached_s:
+            if asked_more or not _may_end_earlier(choice, plans):
                 break
+            asked_more = True
         try:
             plans.append(_plan(context, choice, strategy, named, placement))
         except InfeasibleError as error:
@@ -246,6 +247,13 @@ def _drafted(
         return min(plans, key=lambda plan: forecast_s(plan, empty.estimator))
     assert refused is not None, "there is always at least one choice of settings"
     raise refused
+
+
+def _may_end_earlier(choice: Choice, plans: Sequence[Plan]) -> bool:
+    """Tell whether a choice that fits as it is may give a plan that beats those there are."""
+    reached_s = min(schedule(plan).makespan_s for plan in plans)
+    fits = not choice.settings.recompute and not choice.misfit
+    return fits and USUAL * choice.optimum_s <= reached_s
 
 
 def _plan(context: Context, choice: Choice, name: str, named: NamedStrategy, method: str) -> Plan:
