@@ -1,5 +1,5 @@
 """A backend: replays a plan as discrete events on simpy."""
 
-from spindle_sim.simulator.run import SimulatorBackend, simulate
+from spindle_sim.simulator.run import SimulatorBackend, simulate, simulated_s
 
-__all__ = ["SimulatorBackend", "simulate"]
+__all__ = ["SimulatorBackend", "simulate", "simulated_s"]

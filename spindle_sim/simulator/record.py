@@ -3,8 +3,8 @@
 Much of it repeats, for many devices and micro-batches: until the end it is kept once, not as spans.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import chain
 from operator import attrgetter
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from spindle_sim.plan import MetaOp, Slice
 from spindle_sim.timeline import Kind, Phase, Span
 
-__all__ = ["Record", "Subject"]
+__all__ = ["Part", "Record", "Subject"]
 
 
 class Subject(NamedTuple):
@@ -40,22 +40,68 @@ class _Operated(NamedTuple):
     wait_s: float
 
 
-# The constructor of a frozen dataclass looks each field up by name, which for a million spans takes
-# longer than to simulate them; these know their field.
-_SETTERS: tuple[Callable[[Span, object], None], ...] = tuple(
-    Span.__dict__[item.name].__set__ for item in fields(Span)
-)
-_Note = tuple[float, float, int, int]  # start, end, number of its subject, micro-batch
+class Part(NamedTuple):
+    """What one device does in a transfer: the number of its subject, and which messages are its."""
+
+    device: int
+    subject: int
+    messages: tuple[int, ...]
+
+
+class _Communicated(NamedTuple):
+    """A transfer, with when each of its messages ended."""
+
+    parts: Sequence[Part]
+    start_s: float
+    ends_s: Sequence[float]
+    micro_batch: int
+
+
+# Start, end, what of those that start and end together comes first, and next, number of its
+# subject, micro-batch.
+_Note = tuple[float, float, tuple[Kind, str], int, int, int]
+_Values = tuple[
+    int, float, float, Kind, Phase, str, str, str, int, float, int | None, float, int
+]  # of a span, in the order of its fields
+
+
+class _Draft:
+    """A span that is being written; it has the very same fields, so that it can become one.
+
+    The constructor of a frozen dataclass looks each field up by name, which for a million spans
+    takes longer than to simulate them.
+    """
+
+    __slots__ = tuple(Span.__slots__)
+
+    def __init__(self, values: _Values) -> None:
+        (
+            self.device,
+            self.start_s,
+            self.end_s,
+            self.kind,
+            self.phase,
+            self.metaop,
+            self.task,
+            self.slice,
+            self.stream,
+            self.bytes,
+            self.peer,
+            self.wait_s,
+            self.micro_batch,
+        ) = values
 
 
 @dataclass(slots=True)
 class Record:
-    """What happened so far."""
+    """What happened so far, or if `silent` only when the last of it ended: `last_s`."""
 
+    silent: bool = False
+    last_s: float = 0.0
     _operated: list[_Operated] = field(default_factory=list)
     _stepped: dict[int, Span] = field(default_factory=dict)
     _subjects: dict[Subject, int] = field(default_factory=dict)
-    _notes: dict[int, list[_Note]] = field(default_factory=dict)  # by device
+    _communicated: list[_Communicated] = field(default_factory=list)
 
     def operation(
         self,
@@ -69,11 +115,14 @@ class Record:
         wait_s: float = 0.0,
     ) -> None:
         """Note that every device of a slice computed."""
-        done = _Operated(item, metaop, phase, start_s, end_s, micro_batch, wait_s)
-        self._operated.append(done)
+        self.last_s = max(self.last_s, end_s)
+        if not self.silent:
+            done = _Operated(item, metaop, phase, start_s, end_s, micro_batch, wait_s)
+            self._operated.append(done)
 
     def optimizer(self, device: int, start_s: float, end_s: float) -> None:
         """Note that a device stepped its optimizer."""
+        self.last_s = max(self.last_s, end_s)
         self._stepped[device] = Span(
             device=device, start_s=start_s, end_s=end_s, kind=Kind.OPTIMIZER, phase=Phase.STEP
         )
@@ -81,18 +130,24 @@ class Record:
     def sync(self, devices: Iterable[int], start_s: float, end_s: float, size_bytes: float) -> None:
         """Note that devices synchronized vectors of `size_bytes`."""
         number = self.subject(Subject(Kind.SYNC, Phase.SYNC, size_bytes=size_bytes))
-        for device in devices:
-            self.communication(device, start_s, end_s, number)
+        self.transfer([Part(device, number, (0,)) for device in devices], start_s, (end_s,))
 
     def subject(self, subject: Subject) -> int:
         """Give the number of what communication is about."""
         return self._subjects.setdefault(subject, len(self._subjects))
 
-    def communication(
-        self, device: int, start_s: float, end_s: float, subject: int, *, micro_batch: int = 0
+    def transfer(
+        self,
+        parts: Sequence[Part],
+        start_s: float,
+        ends_s: Sequence[float],
+        *,
+        micro_batch: int = 0,
     ) -> None:
-        """Note that a device communicated; `subject` is the number of what about."""
-        self._notes.setdefault(device, []).append((start_s, end_s, subject, micro_batch))
+        """Note that devices communicated; `ends_s` are of the messages."""
+        self.last_s = max(self.last_s, *ends_s) if parts else self.last_s
+        if not self.silent:
+            self._communicated.append(_Communicated(parts, start_s, ends_s, micro_batch))
 
     def spans(self) -> tuple[Span, ...]:
         """Give all spans by device, stream and start, none overlapping on a stream."""
@@ -101,58 +156,55 @@ class Record:
             for device in done.item.devices:
                 operated.setdefault(device, []).append(done)
         subjects = list(self._subjects)
-        names = [(subject.kind, subject.slice) for subject in subjects]
+        notes = self._notes(subjects)
         ordered: list[Span] = []
-        for device in sorted(operated.keys() | self._notes.keys() | self._stepped.keys()):
+        for device in sorted(operated.keys() | notes.keys() | self._stepped.keys()):
             computed = [_computed(device, done) for done in operated.get(device, ())]
             if device in self._stepped:
                 computed.append(self._stepped[device])
             ordered += sorted(computed, key=attrgetter("start_s", "end_s"))
-            ordered += _laid(device, self._notes.get(device, []), subjects, names)
+            ordered += _laid(device, notes.pop(device, []), subjects)
         return tuple(ordered)
 
+    def _notes(self, subjects: Sequence[Subject]) -> dict[int, list[_Note]]:
+        """Give the communication of each device."""
+        names = [(subject.kind, subject.slice) for subject in subjects]
+        notes: dict[int, list[_Note]] = {}
+        for count, (parts, start_s, ends_s, micro_batch) in enumerate(self._communicated):
+            for device, number, messages in parts:
+                end_s = ends_s[messages[0]]
+                if len(messages) > 1:
+                    end_s = max([ends_s[message] for message in messages])
+                note = start_s, end_s, names[number], count, number, micro_batch
+                if device in notes:
+                    notes[device].append(note)
+                else:
+                    notes[device] = [note]
+        return notes
 
-def _span(*values: object) -> Span:
-    """Give a span of these values, in the order of its fields."""
-    span = object.__new__(Span)
-    for put, value in zip(_SETTERS, values, strict=True):
-        put(span, value)
-    return span
+
+def _span(values: _Values) -> Span:
+    """Give a span of these values."""
+    draft = _Draft(values)
+    draft.__class__ = Span  # type: ignore[assignment]
+    return draft  # type: ignore[return-value]
 
 
 def _computed(device: int, done: _Operated) -> Span:
+    item, metaop, phase, start_s, end_s, micro_batch, wait_s = done
+    names = metaop.id, metaop.task, item.id
     return _span(
-        device,
-        done.start_s,
-        done.end_s,
-        Kind.COMPUTE,
-        done.phase,
-        done.metaop.id,
-        done.metaop.task,
-        done.item.id,
-        0,
-        0.0,
-        None,
-        done.wait_s,
-        done.micro_batch,
+        (device, start_s, end_s, Kind.COMPUTE, phase, *names, 0, 0.0, None, wait_s, micro_batch)
     )
 
 
-def _laid(
-    device: int,
-    notes: list[_Note],
-    subjects: Sequence[Subject],
-    names: Sequence[tuple[Kind, str]],
-) -> Iterable[Span]:
-    """Lay the communication of one device on streams: each takes the lowest one that is free.
-
-    What starts and ends with others comes in the order of `names`.
-    """
-    notes.sort(key=lambda note: (note[0], note[1], names[note[2]]))
+def _laid(device: int, notes: list[_Note], subjects: Sequence[Subject]) -> Iterable[Span]:
+    """Lay the communication of one device on streams: each takes the lowest one that is free."""
+    notes.sort()
     streams: list[list[Span]] = []
     free: list[int] = []
     busy: list[tuple[float, int]] = []
-    for start_s, end_s, number, micro_batch in notes:
+    for start_s, end_s, _, _, number, micro_batch in notes:
         while busy and busy[0][0] <= start_s:
             heappush(free, heappop(busy)[1])
         if free:
@@ -161,22 +213,7 @@ def _laid(
             streams.append([])
             stream = len(streams)
         heappush(busy, (end_s, stream))
-        kind, phase, slice_id, metaop, task, size_bytes, peer = subjects[number]
-        streams[stream - 1].append(
-            _span(
-                device,
-                start_s,
-                end_s,
-                kind,
-                phase,
-                metaop,
-                task,
-                slice_id,
-                stream,
-                size_bytes,
-                peer,
-                0.0,
-                micro_batch,
-            )
-        )
+        kind, phase, name, metaop, task, size_bytes, peer = subjects[number]
+        about = kind, phase, metaop, task, name, stream, size_bytes, peer
+        streams[stream - 1].append(_span((device, start_s, end_s, *about, 0.0, micro_batch)))
     return chain.from_iterable(streams)

@@ -1,6 +1,8 @@
 """One iteration of a plan on simpy: sets the stage, lets time pass, gives the timeline."""
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, log1p, sqrt
 
@@ -32,7 +34,7 @@ from spindle_sim.simulator.traffic import Boundaries, prepare
 from spindle_sim.simulator.transfers import Transfers
 from spindle_sim.timeline import Timeline
 
-__all__ = ["SimulatorBackend", "simulate"]
+__all__ = ["SimulatorBackend", "simulate", "simulated_s"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,60 @@ def simulate(
         PlanError: order and flows of the plan form a cycle.
     """
     _check(jitter, bucket_bytes, overlap_slowdown)
-    overlap = overlap_sync or plan.overlap_sync
+    with _uncollected():
+        world = _run(
+            plan,
+            estimator,
+            overlap=overlap_sync or plan.overlap_sync,
+            noise=(jitter, seed),
+            network=network,
+            bucket_bytes=bucket_bytes,
+            slowdown=overlap_slowdown,
+        )
+        return Timeline(
+            backend="simulator",
+            num_devices=plan.cluster.num_devices,
+            spans=world.record.spans(),
+            memory=tuple(
+                sample
+                for device in world.holdings
+                for sample in world.memory[world.crews.of((device,))[0]].samples(device)
+            ),
+        )
+
+
+def simulated_s(plan: Plan, *, estimator: Estimator | None = None) -> float:
+    """Give the iteration time that `simulate` gives, in a part of the time: nothing is recorded.
+
+    Raises:
+        PlanError: order and flows of the plan form a cycle.
+    """
+    with _uncollected():
+        world = _run(
+            plan,
+            estimator,
+            overlap=plan.overlap_sync,
+            noise=(0.0, 0),
+            network=True,
+            bucket_bytes=DEFAULT_BUCKET_BYTES,
+            slowdown=DEFAULT_SLOWDOWN,
+            silent=True,
+        )
+    return world.record.last_s
+
+
+def _run(
+    plan: Plan,
+    estimator: Estimator | None,
+    *,
+    overlap: bool,
+    noise: tuple[float, int],
+    network: bool,
+    bucket_bytes: float,
+    slowdown: float,
+    silent: bool = False,
+) -> World:
+    """Let one iteration pass; `noise` is the jitter and its seed."""
     free = schedule(plan)
     order = free.operations
     # From stage 2 on gradients are scattered beside the backward: none are left to be all-reduced.
@@ -99,26 +154,33 @@ def simulate(
         steps,
         estimator or Estimator(plan.cluster),
         network=network,
-        slowdown=overlap_slowdown if overlap or sharded else 1.0,
+        slowdown=slowdown if overlap or sharded else 1.0,
         bucket_bytes=bucket_bytes,
+        silent=silent,
     )
-    noise = _noise(len(order) + plan.cluster.num_devices, jitter, seed)
-    last = _start_operations(world, order, noise[: len(order)])
+    factors = _noise(len(order) + plan.cluster.num_devices, *noise)
+    last = _start_operations(world, order, factors[: len(order)])
     synced = start_sharded(world, order) if sharded and network else _start_syncs(world, steps)
-    stepped = _start_optimizers(world, last, synced, noise=noise[len(order) :])
+    stepped = _start_optimizers(world, last, synced, noise=factors[len(order) :])
     _start_gathers(world, stepped)
     world.env.run()
     assert all(event.processed for event in world.done.values()), "an operation never ran"
-    return Timeline(
-        backend="simulator",
-        num_devices=plan.cluster.num_devices,
-        spans=world.record.spans(),
-        memory=tuple(
-            sample
-            for device in world.holdings
-            for sample in world.memory[world.crews.of((device,))[0]].samples(device)
-        ),
-    )
+    return world
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Put off the search for garbage: among a million spans it takes longer than to make them.
+
+    They refer to nothing that refers to them; what isn't used any more goes at once.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _check(jitter: float, bucket_bytes: float, overlap_slowdown: float) -> None:
@@ -139,10 +201,11 @@ def _world(
     network: bool,
     slowdown: float,
     bucket_bytes: float,
+    silent: bool,
 ) -> World:
     env = simpy.Environment()
     links = cluster_links(plan.cluster)
-    record = Record()
+    record = Record(silent=silent)
     fluid = Network(env, links.capacities)
     held = holdings(plan)  # by device, ascending
     joined = crews(plan)

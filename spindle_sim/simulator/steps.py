@@ -187,6 +187,8 @@ def _compute_gated(
 
 def _hold(world: World, operation: Operation, item: Slice, metaop: MetaOp) -> None:
     """Add to its devices' memory what an operation holds when it begins."""
+    if world.record.silent:
+        return
     micro_batches = world.plan.micro_batches(item.round)
     held = recomputed_bytes if operation.backward else kept_bytes
     held_bytes = held(item, metaop, micro_batches)
@@ -200,6 +202,8 @@ def _hold(world: World, operation: Operation, item: Slice, metaop: MetaOp) -> No
 
 def _free(world: World, operation: Operation, item: Slice, metaop: MetaOp) -> None:
     """Drop what the backward recomputed and what the forward kept."""
+    if world.record.silent:
+        return
     for device in world.crews.slices[operation.slice_index]:
         track = world.memory[device]
         if operation.backward:

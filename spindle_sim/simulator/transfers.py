@@ -15,7 +15,7 @@ from spindle_sim.estimate import Estimator
 from spindle_sim.plan import Slice
 from spindle_sim.simulator.links import Links, Path, measured_demand
 from spindle_sim.simulator.network import Demand, Network
-from spindle_sim.simulator.record import Record, Subject
+from spindle_sim.simulator.record import Part, Record, Subject
 from spindle_sim.simulator.resharding import Layout, Piece, concatenated, reshard
 from spindle_sim.simulator.symmetry import coalesced
 from spindle_sim.timeline import Kind, Phase
@@ -96,9 +96,7 @@ class Transfers:
     network: Network
     record: Record
     estimator: Estimator
-    _known: dict[tuple[str, str, Phase], Sequence[tuple[int, int, tuple[int, ...]]]] = field(
-        default_factory=dict
-    )
+    _known: dict[tuple[str, str, Phase], Sequence[Part]] = field(default_factory=dict)
 
     def start(self, ready: Crossing, micro_batch: int = 0) -> Event:
         """Start everything now; the event succeeds when all has arrived."""
@@ -107,40 +105,31 @@ class Transfers:
     def _run(self, ready: Crossing, micro_batch: int) -> "simpy.events.ProcessGenerator":
         started_s = self.env.now
         ends_s = yield self.network.transmit(ready.demands)
-        for device, subject, demands in self._noted(ready):
-            end_s = ends_s[demands[0]]
-            if len(demands) > 1:
-                end_s = max([ends_s[number] for number in demands])
-            self.record.communication(device, started_s, end_s, subject, micro_batch=micro_batch)
+        parts = self._parts(ready)
+        self.record.transfer(parts, started_s, ends_s, micro_batch=micro_batch)
 
-    def _noted(self, ready: Crossing) -> Sequence[tuple[int, int, tuple[int, ...]]]:
-        """Give device, number of what is written of it, and demands of each role."""
+    def _parts(self, ready: Crossing) -> Sequence[Part]:
+        """Give what each device does."""
         boundary = ready.boundary
         way = boundary.source.id, boundary.target.id, boundary.phase
         if way in self._known:
             return self._known[way]
-        noted = [
-            (
-                role.device,
-                self.record.subject(
-                    Subject(
-                        role.kind,
-                        boundary.phase,
-                        owner.id,
-                        owner.metaop,
-                        boundary.task,
-                        role.size_bytes,
-                        role.peer,
-                    )
-                ),
-                role.demands,
+        parts = []
+        for role in ready.roles:
+            owner = boundary.source if role.kind is Kind.SEND else boundary.target
+            subject = Subject(
+                role.kind,
+                boundary.phase,
+                owner.id,
+                owner.metaop,
+                boundary.task,
+                role.size_bytes,
+                role.peer,
             )
-            for role in ready.roles
-            for owner in [boundary.source if role.kind is Kind.SEND else boundary.target]
-        ]
+            parts.append(Part(role.device, self.record.subject(subject), role.demands))
         if ready.repeats:
-            self._known[way] = noted
-        return noted
+            self._known[way] = parts
+        return parts
 
 
 def _token_shards(source: Slice, target: Slice) -> int:

@@ -1,15 +1,18 @@
 """Rounds of several micro-batches: the free schedule, memory, transfers, and devices joined."""
 
+import gc
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from spindle_sim.errors import UsageError
 from spindle_sim.metrics import idle_reasons, summarize, utilization_over_time
 from spindle_sim.plan import Order, Plan
 from spindle_sim.plan.schedule import schedule
-from spindle_sim.simulator import crews, run, simulate, traffic, transfers
+from spindle_sim.simulator import crews, run, simulate, simulated_s, traffic, transfers
 from spindle_sim.timeline import Kind, Phase, Span, Timeline
 from tests.builders import make_cluster
 from tests.pipelines import pipelined_plan, pipelines, stated_memory
@@ -156,3 +159,25 @@ def test_sequence_parallel_stages_hand_on_their_tokens_only() -> None:
     cut = replace(cut, memory=stated_memory(cut))
     sent = [sum(s.bytes for s in simulate(p).spans if s.kind is Kind.SEND) for p in (plan, cut)]
     assert sent == [2 * 2 * 16 * 1e8, 2 * 16 * 1e8]  # both ways, 16 samples, on two ranks or cut
+
+
+@given(pipelines(), st.booleans())
+@PROPERTY
+def test_the_time_alone_is_that_of_the_whole_simulation(plan: Plan, overlap_sync: bool) -> None:
+    plan = replace(plan, overlap_sync=overlap_sync)
+    assert simulated_s(plan) == simulate(plan).iteration_s
+
+
+def test_a_simulation_leaves_the_search_for_garbage_as_it_was() -> None:
+    plan = pipelined_plan(ranks=2, chunks=1, micro_batches=2)
+    assert gc.isenabled()
+    simulate(plan)
+    assert gc.isenabled()
+    with pytest.raises(UsageError):
+        simulate(plan, jitter=2.0)
+    gc.disable()
+    try:
+        simulate(plan)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
