@@ -1,5 +1,6 @@
-"""What every test shares: Hypothesis profiles and the `--update-golden` option."""
+"""What every test shares: Hypothesis profiles, seldom garbage collections, `--update-golden`."""
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,17 @@ settings.register_profile(
 )
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage in cycles seldom, and not among all that was imported.
+
+    Plans and timelines have no cycles, but each time a million of their parts was looked through:
+    simulating large plans took twice as long.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
