@@ -12,7 +12,14 @@ from spindle_sim.errors import InputError
 from spindle_torch.api.values import TensorShape
 from spindle_torch.api.watching import Seen
 
-__all__ = ["check_additive", "check_begun_alike", "check_doubled", "check_mean", "doubled"]
+__all__ = [
+    "changed_leaf",
+    "check_additive",
+    "check_begun_alike",
+    "check_doubled",
+    "check_mean",
+    "doubled",
+]
 
 _CLOSE = 1e-2  # of the largest number: far above rounding, far below another sample's influence
 
@@ -114,12 +121,30 @@ def check_additive(task: str, loss: float, each: Sequence[float], counts: Sequen
         )
 
 
+def changed_leaf(seen: tuple[Seen, Seen]) -> str:
+    """Give the first leaf that gave something else in the second of two runs; "" without one."""
+    if [call.leaf for call in seen[0].calls] != [call.leaf for call in seen[1].calls]:
+        return "what it runs"
+    for first, second in zip(seen[0].calls, seen[1].calls, strict=True):
+        pairs = zip(first.tensors, second.tensors, strict=False)
+        if not all(_are_alike(one, other) for one, other in pairs):
+            return first.leaf
+    return "" if _are_alike(seen[0].loss, seen[1].loss) else "its loss"
+
+
 def _check_alike(task: str, leaf: str, found: torch.Tensor, expected: torch.Tensor) -> None:
-    if not expected.is_floating_point() or not expected.numel():
-        return
-    if (found - expected).abs().max() > _CLOSE * max(1e-6, expected.abs().max().item()):
+    if not _are_alike(found, expected):
         raise InputError(
             f"task {task!r}: what {leaf} gives for a sample depends on the other"
             " samples, which may be on other devices; name the module in `coupled`, or use"
             " one that treats samples apart (LayerNorm for BatchNorm, batch_first=True)"
         )
+
+
+def _are_alike(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    if found.shape != expected.shape:
+        return False
+    if not expected.is_floating_point() or not expected.numel():
+        return True
+    difference = (found - expected).abs().max()
+    return bool(difference <= _CLOSE * max(1e-6, expected.abs().max().item()))

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from spindle_torch.api.blame import note_leaf
+
 __all__ = ["Interceptor", "intercepted"]
 
 Forward = Callable[..., Any]
@@ -45,6 +47,9 @@ def _wrapper(name: str, forward: Forward, interceptor: Interceptor, within: list
         within.append(name)
         try:
             return interceptor.call(name, forward, arguments, keywords)
+        except Exception as error:  # goes on to the user's code, which may know what to do
+            note_leaf(error, name)
+            raise
         finally:
             within.pop()
 

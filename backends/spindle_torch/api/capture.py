@@ -1,9 +1,10 @@
 """What a task computes, part by part, for any number of samples: two watched forwards compared."""
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -12,12 +13,14 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from spindle_sim.errors import InputError
 from spindle_torch.api.apart import (
+    changed_leaf,
     check_additive,
     check_begun_alike,
     check_doubled,
     check_mean,
     doubled,
 )
+from spindle_torch.api.data import Count, count_in
 from spindle_torch.api.tally import Tally
 from spindle_torch.api.values import TensorShape, Value, merged_shape
 from spindle_torch.api.watching import Origin, Seen, watch, watch_saved
@@ -84,7 +87,7 @@ class Samples:
     counts: tuple[int, int]
     batches: tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]]
     coupled_loss: bool = False
-    loss_count: Callable[[Mapping[str, torch.Tensor]], torch.Tensor | float] | None = None
+    loss_count: Count | None = None
 
 
 def capture(
@@ -101,12 +104,19 @@ def capture(
 
     Raises:
         InputError: it takes another path for other samples, mixes samples, has sizes that
-            don't grow with them, or a loss that isn't their mean; the leaf is named.
+            don't grow with them, or a loss that isn't their mean or has no gradient; the leaf is
+            named.
     """
 
-    def seen(batch: Mapping[str, torch.Tensor], count: int) -> Seen:
+    def seen(batch: Mapping[str, torch.Tensor], count: int, *, calm: bool = False) -> Seen:
         return watch(
-            task, leaves, batch, parameters=parameters, samples=count, boundaries=boundaries
+            task,
+            leaves,
+            batch,
+            parameters=parameters,
+            samples=count,
+            boundaries=boundaries,
+            calm=calm,
         )
 
     first, second = map(seen, samples.batches, samples.counts)
@@ -117,31 +127,78 @@ def capture(
             f"task {name!r}: runs other modules for other samples, first at {other}; what runs must"
             " not depend on the samples"
         )
-    saved = watch_saved(task, leaves, samples.batches[0], samples.counts[0])
+    saved, has_gradient = watch_saved(task, leaves, samples.batches[0], samples.counts[0])
+    if not has_gradient:
+        raise InputError(
+            f"task {name!r}: its loss has no gradient: every parameter that leads to it is frozen,"
+            " or it was cut off by detach(), .item(), argmax or no_grad(); a task must train"
+            " something"
+        )
     calls = [
         _merged(name, (first, second), index, samples.counts, kept)
         for index, kept in enumerate(saved)
     ]
     found = Capture(calls=tuple(calls), origin=first.origin, before=first.before)
     if not any(isinstance(item, FakeTensor) for item in parameters.values()):
-        if first.is_random or second.is_random:  # dropout: without it samples can be compared
-            with _evaluating(task):
-                quiet = seen(samples.batches[0], samples.counts[0])
-                if not quiet.is_random and [call.leaf for call in quiet.calls] == paths[0]:
-                    _check_apart(name, found, samples, seen, coupled)
-        else:
-            _check_apart(name, found, samples, seen, coupled)
+        if not math.isfinite(second.loss.item()):
+            raise InputError(
+                f"task {name!r}: its loss is {second.loss.item()} for the first"
+                f" {samples.counts[1]} samples of its data; it must be a number for any samples"
+            )
+        _check_apart(name, task, found, samples=samples, seen=seen, coupled=coupled)
     return found
 
 
+class _Watch(Protocol):
+    def __call__(
+        self, batch: Mapping[str, torch.Tensor], count: int, *, calm: bool = False
+    ) -> Seen: ...
+
+
 def _check_apart(
+    name: str,
+    task: _TaskForward,
+    found: Capture,
+    *,
+    samples: Samples,
+    seen: _Watch,
+    coupled: Collection[str],
+) -> None:
+    """Check that samples don't depend on each other, nor the loss on how many there are.
+
+    As the modules are, without chance; where that gives something else each time, evaluating.
+
+    Raises:
+        InputError: they do, or nobody can tell.
+    """
+
+    def look(batch: Mapping[str, torch.Tensor], count: int) -> Seen:
+        return seen(batch, count, calm=True)
+
+    unsteady = ""
+    for training in (True, False):
+        with nullcontext() if training else _evaluating(task):
+            once, again = (look(samples.batches[0], samples.counts[0]) for _ in range(2))
+            if [call.leaf for call in once.calls] != [call.leaf for call in found.calls]:
+                continue
+            unsteady = changed_leaf((once, again))
+            if not unsteady:
+                _check_samples(name, found, samples, look, coupled)
+                return
+    raise InputError(
+        f"task {name!r}: {unsteady or 'it'} gives something else for the same samples when it runs"
+        " again, so that nobody can tell whether it treats samples apart; draw random numbers by"
+        " torch, not by numpy or Python, and count no calls (or don't while it evaluates: .eval())"
+    )
+
+
+def _check_samples(
     name: str,
     found: Capture,
     samples: Samples,
     seen: Callable[[Mapping[str, torch.Tensor], int], Seen],
     coupled: Collection[str],
 ) -> None:
-    """Check that samples don't depend on each other, nor the loss on how many there are."""
     first, second = map(seen, samples.batches, samples.counts)
     check_begun_alike(name, (first, second), found.calls, samples.counts[0], coupled)
     count = samples.counts[1]
@@ -154,8 +211,8 @@ def _check_apart(
                 {key: value[index : index + 1] for key, value in samples.batches[1].items()}
                 for index in range(count)
             ]
-            counted = samples.loss_count or (lambda _: 1.0)
-            weights = [float(counted(one)) for one in singles]
+            counted = samples.loss_count
+            weights = [1.0 if counted is None else count_in(name, counted, one) for one in singles]
             losses = [seen(one, 1).loss.item() for one in singles]
             check_additive(name, second.loss.item(), losses, weights)
 

@@ -28,17 +28,32 @@ def find_leaves(
     roots: Mapping[str, nn.Module],
     *,
     whole: Collection[nn.Module] = (),
+    coupled: Collection[nn.Module] = (),
     blocks: Collection[type[nn.Module]] = (),
 ) -> Leaves:
     """Give the leaves of all modules, each object once, under the first name that it has.
 
-    Those in `whole` are not cut; with `blocks` modules of these classes are the repeated ones,
-    otherwise children of a list or sequence whose class it has at least twice.
+    Those in `whole` are not cut; those in `coupled` are leaves, wherever they lie. With `blocks`
+    modules of these classes are the repeated ones, otherwise children of a list or sequence whose
+    class it has at least twice.
+
+    Raises:
+        InputError: a module can't be cut or kept as it is to be; it is named.
     """
     leaves = Leaves()
     seen: set[int] = set()
     for name, module in roots.items():
-        _visit(_Search(leaves, seen, frozenset(map(id, whole)), tuple(blocks)), name, module)
+        search = _Search(
+            leaves, seen, frozenset(map(id, whole)), frozenset(map(id, coupled)), tuple(blocks)
+        )
+        _visit(search, name, module)
+    found = set(map(id, leaves.modules.values()))
+    for module in coupled:
+        if id(module) not in found:
+            raise InputError(
+                f"coupled: a {type(module).__name__} lies within a module that isn't cut (a"
+                " repeated block, or one in `whole`); name that one in its place"
+            )
     return leaves
 
 
@@ -47,6 +62,7 @@ class _Search:
     leaves: Leaves
     seen: set[int]
     whole: frozenset[int]
+    coupled: frozenset[int]
     blocks: tuple[type[nn.Module], ...]
 
     def repeated(self, module: nn.Module) -> list[str]:
@@ -62,6 +78,13 @@ class _Search:
             for name, child in children.items()
             if kinds.count(type(child)) >= _FEWEST and _is_block(child)
         ]
+
+    def is_cut(self, module: nn.Module) -> bool:
+        """Tell whether a module is taken apart: for its blocks, or for a coupled part."""
+        if id(module) in self.whole:
+            return False
+        parts = list(module.modules())
+        return any(id(part) in self.coupled for part in parts) or any(map(self.repeated, parts))
 
 
 def _is_block(module: nn.Module) -> bool:
@@ -79,7 +102,7 @@ def _visit(search: _Search, name: str, module: nn.Module) -> None:
         return
     search.seen.add(id(module))
     _refuse(name, module)
-    if id(module) in search.whole or not any(search.repeated(part) for part in module.modules()):
+    if not search.is_cut(module):
         if _has_weights(module) or id(module) in search.whole:
             _add(search.leaves, name, module)
         return

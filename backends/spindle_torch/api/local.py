@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from spindle_torch.api.data import load_batch
+from spindle_sim.errors import ExecutionError, InputError
+from spindle_torch.api.data import count_in, load_batch
 from spindle_torch.api.parts import Part
 from spindle_torch.api.replay import Replay
 from spindle_torch.api.splitting import SplitModel
@@ -106,15 +107,20 @@ class LocalParts:
         values = list(given)
 
         def run(*tensors: torch.Tensor) -> tuple[_Values, torch.Tensor | None]:
-            return replay.run(
-                steps,
-                # Copies: the model's code may overwrite them, and others need them as they are.
-                {value: item.clone() for value, item in zip(values, tensors, strict=True)},
-                batch,
-                samples=span[1] - span[0],
-                dtype=self.dtype,
-                device=self.device,
-            )
+            # Copies: the model's code may overwrite them, and others need them as they are.
+            copies = {value: item.clone() for value, item in zip(values, tensors, strict=True)}
+            try:
+                return replay.run(
+                    steps,
+                    copies,
+                    batch,
+                    samples=span[1] - span[0],
+                    dtype=self.dtype,
+                    device=self.device,
+                )
+            except InputError as error:  # the task was right when it was split
+                where = f"step {call.step}, samples [{span[0]}, {span[1]})"
+                raise ExecutionError(f"{error} ({where})") from error
 
         if call.recompute and torch.is_grad_enabled():
             result = checkpoint(run, *given.values(), use_reentrant=False)
@@ -139,7 +145,10 @@ class LocalParts:
         if task.loss_count is None:
             return weight * (call.last_sample - call.first_sample) / call.site.batch
         spans = (call.first_sample, call.last_sample), (0, call.site.batch)
-        counts = [float(task.loss_count(self._batch(task.name, call.step, span))) for span in spans]
+        counts = [
+            count_in(task.name, task.loss_count, self._batch(task.name, call.step, span))
+            for span in spans
+        ]
         return weight * counts[0] / counts[1] if counts[1] else 0.0
 
     def _gathered(self, rows: torch.Tensor, call: SliceCall) -> torch.Tensor:

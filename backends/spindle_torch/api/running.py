@@ -10,6 +10,7 @@ import torch.distributed as dist
 from spindle_sim.backend import Execution, ExecutionOptions
 from spindle_sim.errors import UsageError
 from spindle_sim.plan import Plan, load_plan, save_plan
+from spindle_torch.api.arguments import kind_of
 from spindle_torch.api.assignment import ASSIGNMENT, Assignment
 from spindle_torch.api.brought import BroughtModel, check_plan
 from spindle_torch.api.splitting import SplitModel
@@ -31,9 +32,10 @@ def train(
 
     Raises:
         PlanError: the plan is for another model, or divides modules by tensor parallelism.
-        UsageError: there is no script that ranks could run.
+        UsageError: an argument isn't what it must be, or there is no script that ranks could run.
         ExecutionError: a rank failed; it says which one and why.
     """
+    _check_arguments(split, plan, steps, options)
     options = replace(options or ExecutionOptions(), iterations=steps)
     check_plan(split, plan)
     assignment = ASSIGNMENT.get()
@@ -50,6 +52,22 @@ def train(
         )
     entry = ("-m", "spindle_torch.api.rank", str(script), *sys.argv[1:], "--")
     return _own_losses(split, launch(plan, options, entry))
+
+
+def _check_arguments(split: object, plan: object, steps: object, options: object) -> None:
+    mistakes: list[str] = []
+    if not isinstance(split, SplitModel):
+        mistakes.append(f"the model is {kind_of(split)}; give what split_tasks gives")
+    if not isinstance(plan, Plan):
+        mistakes.append(
+            f"the plan is {kind_of(plan)}; give what make_plan gives, or load_plan(file)"
+        )
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        mistakes.append(f"steps {steps!r:.60} is no whole number above 0")
+    if options is not None and not isinstance(options, ExecutionOptions):
+        mistakes.append(f"options are {kind_of(options)}; give ExecutionOptions(...)")
+    if mistakes:
+        raise UsageError(*(f"train: {mistake}" for mistake in mistakes))
 
 
 def _run_assigned(split: SplitModel, assignment: Assignment) -> None:

@@ -19,6 +19,7 @@ from spindle_sim.workload import (
     Variant,
     Workload,
 )
+from spindle_torch.api.arguments import check_blocks, check_modules, check_name, kind_of
 from spindle_torch.api.capture import Capture, Samples, capture
 from spindle_torch.api.data import load_batch
 from spindle_torch.api.leaves import Leaves, find_leaves
@@ -90,11 +91,15 @@ def split_tasks(
     Raises:
         InputError: something can't be split; the module is named, and the way round it.
     """
+    check_name(name)
     root = nn.ModuleDict(_roots(tasks))
+    check_modules("whole", whole, root)
+    check_modules("coupled", coupled, root)
+    check_blocks(blocks, root)
     parameters = dict(root.named_parameters())
     mixing = [*coupled, *(module for task in tasks for module in task.coupled)]
     uncut = [*whole, *mixing, *(module for task in tasks for module in task.whole)]
-    leaves = find_leaves(dict(root.items()), whole=uncut, blocks=blocks)
+    leaves = find_leaves(dict(root.items()), whole=uncut, coupled=mixing, blocks=blocks)
     mixed = {key for key, module in leaves.modules.items() if any(module is m for m in mixing)}
     graphs = {task.name: task.graph() for task in tasks}
     samples = {task.name: _samples(task, parameters) for task in tasks}
@@ -159,6 +164,12 @@ def _roots(tasks: Sequence[SpindleTask]) -> dict[str, nn.Module]:
     """Give the modules of all tasks by name; what has no parameters may have its task's own."""
     if not tasks:
         raise InputError("there are no tasks to split; give at least one SpindleTask")
+    for task in tasks:
+        if not isinstance(task, SpindleTask):
+            raise InputError(
+                f"split_tasks got {kind_of(task)}; give one SpindleTask after the other:"
+                " split_tasks(vision, text), or split_tasks(*tasks) of a list"
+            )
     names = [task.name for task in tasks]
     if len({*names}) < len(names):
         raise InputError(f"two tasks have one name: {', '.join(names)}; rename one")

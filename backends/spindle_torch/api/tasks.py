@@ -11,12 +11,20 @@ import torch
 from torch import fx, nn
 
 from spindle_sim.errors import InputError, suggestion
-from spindle_torch.api.data import Batch, Loader, loader_of
+from spindle_torch.api.arguments import (
+    Inputs,
+    as_module,
+    check_argument_names,
+    check_flow,
+    check_module_name,
+    check_task,
+    input_pairs,
+    kind_of,
+)
+from spindle_torch.api.blame import blaming
+from spindle_torch.api.data import Batch, Count, Loader, loader_of
 
 __all__ = ["SpindleTask", "TaskGraph"]
-
-Inputs = str | Sequence[str] | Mapping[str, str]
-Count = Callable[[Mapping[str, torch.Tensor]], torch.Tensor | float]
 
 
 class SpindleTask:
@@ -27,6 +35,9 @@ class SpindleTask:
     were given, times `loss_weight`. Where it is a mean over something else (words that count),
     `loss_count` says over how many in a batch. A `coupled_loss` compares samples with each other
     (CLIP's): it is computed over the whole global batch.
+
+    Raises:
+        InputError: an argument isn't what it must be.
     """
 
     def __init__(
@@ -39,9 +50,16 @@ class SpindleTask:
         loss_count: Count | None = None,
         coupled_loss: bool = False,
     ) -> None:
+        check_task(
+            name,
+            batch_size=batch_size,
+            loss_weight=loss_weight,
+            loss_count=loss_count,
+            coupled_loss=coupled_loss,
+        )
         self.name = name
-        self.batch_size = batch_size
-        self.load = loader_of(data, batch_size)
+        self.batch_size = int(batch_size)
+        self.load = loader_of(name, data, self.batch_size)
         self.loss_weight = loss_weight
         self.loss_count = loss_count
         self.coupled_loss = coupled_loss
@@ -82,7 +100,9 @@ class SpindleTask:
             coupled_loss=coupled_loss,
         )
         task.add_module(module_name, model, inputs=inputs)
-        task._arguments[module_name] = dict(arguments or {})
+        if arguments is not None:
+            check_argument_names(name, module_name, arguments)
+            task._arguments[module_name] = dict(arguments)
         return task
 
     def add_module(
@@ -101,15 +121,12 @@ class SpindleTask:
         isn't cut into its repeated blocks.
 
         Raises:
-            InputError: the task has a module of that name.
+            InputError: the task has a module of that name, or an argument isn't what it must be.
         """
-        if name in self.modules:
-            raise InputError(f"task {self.name!r}: has two modules named {name!r}; rename one")
-        if not name or "." in name or "/" in name:
-            raise InputError(f"task {self.name!r}: {name!r} is no name for a module")
-        part = module if isinstance(module, nn.Module) else _Function(module)
+        check_module_name(self.name, name, self.modules)
+        part = as_module(self.name, name, module)
+        self._inputs[name] = input_pairs(self.name, name, inputs)
         self.modules[name] = part
-        self._inputs[name] = _pairs(inputs)
         if whole or coupled:
             self.whole.append(part)
         if coupled:
@@ -130,12 +147,13 @@ class SpindleTask:
         name.
 
         Raises:
-            InputError: a name is no module of the task.
+            InputError: a name is no module of the task, or an argument isn't what it must be.
         """
         for end in (source, target):
             if end not in self.modules:
-                hint = suggestion(end, self.modules)
-                raise InputError(f"task {self.name!r}: no module {end!r} to join; {hint}")
+                hint = suggestion(str(end), self.modules)
+                raise InputError(f"task {self.name!r}: no module {end!r:.60} to join; {hint}")
+        check_flow(f"task {self.name!r}: the flow {source} -> {target}", argument, output)
         self._flows.append(_Flow(source, target, argument, output))
         return self
 
@@ -183,7 +201,8 @@ class TaskGraph(nn.Module):
             positional: list[object] = []
             named: dict[str, object] = dict(self.arguments.get(name, {}))
             for flow in self.flows[name]:
-                value = _selected(made[flow.source], flow.output)
+                where = f"task {self.name!r}: the flow {flow.source} -> {name}"
+                value = _selected(made[flow.source], flow.output, where)
                 if flow.argument is None:
                     positional.append(value)
                 else:
@@ -194,7 +213,9 @@ class TaskGraph(nn.Module):
                     positional.append(value)
                 else:
                     named[argument] = value
-            made[name] = module(*positional, **named)
+            given = _given(positional, named)
+            with blaming(f"task {self.name!r}: module {name!r}", given, name):
+                made[name] = module(*positional, **named)
         losses = [_loss(self.name, end, made[end]) for end in self.ends]
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
@@ -205,25 +226,6 @@ class _Flow:
     target: str
     argument: str | None
     output: str | int | None
-
-
-class _Function(nn.Module):
-    """A plain function as a module."""
-
-    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *arguments: object, **named: object) -> torch.Tensor:
-        return self.function(*arguments, **named)
-
-
-def _pairs(inputs: Inputs) -> tuple[tuple[str | None, str], ...]:
-    if isinstance(inputs, str):
-        return ((None, inputs),)
-    if isinstance(inputs, Mapping):
-        return tuple(inputs.items())
-    return tuple((None, name) for name in inputs)
 
 
 def _order(task: str, names: Iterable[str], flows: Sequence[_Flow]) -> list[str]:
@@ -251,12 +253,32 @@ def _entry(batch: Mapping[str, torch.Tensor], name: str, where: str) -> torch.Te
         raise InputError(f"{where} wants {name!r}, which its data don't give; {hint}") from None
 
 
-def _selected(value: object, output: str | int | None) -> object:
+def _given(positional: Sequence[object], named: Mapping[str, object]) -> str:
+    """Say what a module was given, for whoever reads that it failed."""
+    shown = [_shown(value) for value in positional]
+    shown += [f"{name}={_shown(value)}" for name, value in named.items()]
+    return f"; it was given {', '.join(shown)}" if shown else "; it was given nothing"
+
+
+def _shown(value: object) -> str:
+    return str(tuple(value.shape)) if isinstance(value, torch.Tensor) else type(value).__name__
+
+
+def _selected(value: object, output: str | int | None, where: str) -> object:
     if output is None:
         return value
-    if isinstance(output, str) and not isinstance(value, Mapping):
-        return getattr(value, output)
-    return value[output]  # type: ignore[index]
+    if isinstance(value, torch.Tensor) and not isinstance(output, str):
+        raise InputError(f"{where}: its source gives one tensor; leave output={output!r} out")
+    try:
+        if isinstance(output, str) and not isinstance(value, Mapping):
+            return getattr(value, output)
+        return value[output]  # type: ignore[index]
+    except (AttributeError, LookupError, TypeError) as error:
+        hint = suggestion(str(output), map(str, value)) if isinstance(value, Mapping) else ""
+        raise InputError(
+            f"{where}: its source gives {kind_of(value)}, which has no {output!r}"
+            + (f"; {hint}" if hint else "")
+        ) from error
 
 
 def _loss(task: str, name: str, value: object) -> torch.Tensor:

@@ -18,6 +18,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from spindle_sim.errors import InputError
 from spindle_torch.api.calls import intercepted
+from spindle_torch.api.calm import calmed
 from spindle_torch.api.tally import Tally, number_bytes, tensors_of
 from spindle_torch.api.values import Value
 
@@ -64,13 +65,12 @@ class SeenCall:
 
 @dataclass(slots=True, kw_only=True)
 class Seen:
-    """One forward; its loss depends on `origin`. `is_random` where random numbers were drawn."""
+    """One forward; its loss depends on `origin`."""
 
     loss: torch.Tensor
     calls: list[SeenCall]
     origin: Origin
     before: Tally
-    is_random: bool
 
 
 def watch(
@@ -81,13 +81,16 @@ def watch(
     parameters: Mapping[str, nn.Parameter],
     samples: int,
     boundaries: Collection[str],
+    calm: bool = False,
 ) -> Seen:
     """Run a forward of the task and give what was seen; leaves in `boundaries` have an entrance.
+
+    A `calm` one draws no random numbers (`calm.py`).
 
     Raises:
         InputError: what the task computes depends on numbers that a leaf gave.
     """
-    watcher = _Watcher(samples=samples, boundaries=frozenset(boundaries))
+    watcher = _Watcher(samples=samples, boundaries=frozenset(boundaries), calm=calm)
     for name, parameter in parameters.items():
         watcher.mark(parameter, Origin(parameters=frozenset([name])))
     # Without a record for a backward tensors stay the same objects; the fused path of attention
@@ -104,7 +107,6 @@ def watch(
         calls=watcher.calls,
         origin=watcher.origin_of([loss]),
         before=watcher.pending,
-        is_random=watcher.is_random,
     )
 
 
@@ -113,12 +115,15 @@ def watch_saved(
     leaves: Mapping[str, nn.Module],
     batch: Mapping[str, torch.Tensor],
     samples: int,
-) -> list[float]:
-    """Give the bytes that each call of a leaf keeps of one sample for its backward."""
+) -> tuple[list[float], bool]:
+    """Give the bytes that each call of a leaf keeps of one sample for its backward.
+
+    And whether the loss has a gradient.
+    """
     watcher = _SavingWatcher()
     with torch.enable_grad(), intercepted(leaves, watcher), watcher.packing():
-        task(batch)
-    return [size_bytes / samples for size_bytes in watcher.saved]
+        loss = task(batch)
+    return [size_bytes / samples for size_bytes in watcher.saved], loss.requires_grad
 
 
 # Their result depends on sizes and dtypes alone.
@@ -150,13 +155,13 @@ class _Place:
 
 
 class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, samples: int, boundaries: frozenset[str]) -> None:
+    def __init__(self, *, samples: int, boundaries: frozenset[str], calm: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.samples = samples
+        self.calm = calm
         self.boundaries = boundaries
         self.calls: list[SeenCall] = []
         self.pending = Tally()
-        self.is_random = False
         self._place = _Place()
         self._origins: dict[int, Origin] = {}
         self._given: set[int] = set()  # ids of what leaves gave
@@ -240,14 +245,14 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         del types
         keywords = keywords or {}
-        result = function(*arguments, **keywords)
         named = {
             item.name: value
             for item, value in zip(function._schema.arguments, arguments, strict=False)
         } | dict(keywords)
-        if torch.Tag.nondeterministic_seeded in function.tags:
-            # Dropout that drops nothing is no matter of chance.
-            self.is_random |= named.get("dropout_p", named.get("p")) != 0.0
+        if self.calm:
+            result = calmed(function, arguments, keywords, named)
+        else:
+            result = function(*arguments, **keywords)
         if self._place.leaf is not None:
             self._refuse_writes(self._place.leaf, function, named)
             self._place.tally.count(function, named, result, self.samples)

@@ -130,6 +130,65 @@ def test_dropout_doesnt_hide_that_samples_are_mixed(mixing: Callable[[], nn.Modu
     assert module[0].training
 
 
+class MixingWhileItTrains(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            x = 0.7 * x + 0.3 * x[torch.randperm(len(x))]
+        return super().forward(x)
+
+
+class Noisy(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = super().forward(x)
+        return made * torch.rand_like(made) + torch.normal(0.0, 1.0, made.shape)
+
+
+class NoisyMixing(Noisy):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = super().forward(x)
+        return made - made.mean(0)
+
+
+class Negatives(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = super().forward(x)
+        return made - made[torch.randint(len(x), (len(x),))]
+
+
+class Counting(nn.Linear):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.calls * super().forward(x)
+
+
+@pytest.mark.parametrize("kind", [MixingWhileItTrains, NoisyMixing, Negatives])
+def test_samples_that_are_mixed_by_chance_are_found(kind: type[nn.Linear]) -> None:
+    with pytest.raises(InputError, match="what first gives for a sample depends on the other"):
+        one(kind(8, 8))
+
+
+def test_noise_of_each_samples_own_is_taken() -> None:
+    one(Noisy(8, 8))
+    one(Noisy(8, 8).eval())
+
+
+def test_a_module_that_gives_something_else_each_time_is_named() -> None:
+    with pytest.raises(InputError, match="first gives something else for the same samples"):
+        one(Counting(8, 8))
+
+
+def test_a_module_that_is_steady_while_it_evaluates_is_checked_so() -> None:
+    class Unsteady(Counting):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) if self.training else nn.Linear.forward(self, x)
+
+    module = Unsteady(8, 8)
+    one(module)
+    assert module.training
+
+
 @pytest.mark.parametrize("loss", [lambda x: x.sum(), lambda x: x.square().sum(0).mean()])
 def test_a_loss_that_is_no_mean_over_the_samples_is_refused(
     loss: Callable[[torch.Tensor], torch.Tensor],
@@ -200,6 +259,43 @@ def test_a_task_that_ends_without_a_loss_says_what_it_gives() -> None:
         split_tasks(task)
 
 
+@pytest.mark.parametrize(
+    "loss", [lambda x: x.detach().mean(), lambda x: torch.tensor(1.0), lambda x: x.argmax()]
+)
+def test_a_loss_without_a_gradient_is_told(loss: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    task = SpindleTask("t", batch_size=4, data=drawing(x=(3, 8)))
+    task.add_module("model", nn.Linear(8, 8), inputs="x")
+    task.add_module("loss", loss).add_flow("model", "loss")
+    with pytest.raises(InputError, match="task 't': its loss has no gradient"):
+        split_tasks(task)
+
+
+def test_a_task_that_trains_nothing_is_told() -> None:
+    with pytest.raises(InputError, match=r"its loss has no gradient: every parameter .* is frozen"):
+        one(nn.Linear(8, 8).requires_grad_(False))
+
+
+def test_a_loss_that_is_no_number_is_told() -> None:
+    task = SpindleTask("t", batch_size=4, data=drawing(x=(3, 8)))
+    task.add_module("model", nn.Linear(8, 8), inputs="x")
+    task.add_module("loss", lambda x: x.mean().log() * 0 - torch.inf).add_flow("model", "loss")
+    with pytest.raises(
+        InputError, match=r"task 't': its loss is (-inf|nan) for the first 3 samples"
+    ):
+        split_tasks(task)
+
+
+def test_a_coupled_module_within_another_is_coupled() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), Mixing())
+    task = SpindleTask("t", batch_size=4, data=drawing(x=(3, 8)))
+    task.add_module("model", model, inputs="x")
+    task.add_module("loss", lambda x: x.square().mean()).add_flow("model", "loss")
+    split = split_tasks(task, coupled=[model[1]])
+    assert any(unit.coupled for unit in split.units)
+    with pytest.raises(InputError, match="coupled: a Mixing lies within a module that isn't cut"):
+        split_tasks(task, coupled=[model[1]], whole=[model])
+
+
 def test_flows_join_modules_that_are_there_and_form_no_cycle() -> None:
     task = SpindleTask("t", batch_size=4, data=drawing(x=(3, 8)))
     task.add_module("a", nn.Linear(8, 8)).add_module("b", nn.Linear(8, 8))
@@ -226,7 +322,7 @@ def test_two_modules_of_one_name_are_refused() -> None:
 def test_a_loader_that_gives_no_row_for_each_sample_is_told() -> None:
     task = SpindleTask("t", batch_size=4, data=lambda step, first, last: {"x": torch.zeros(7, 8)})
     task.add_module("a", nn.Linear(8, 8), inputs="x")
-    with pytest.raises(InputError, match=r"entry 'x' of the batch \[0, 2\) is \(7, 8\)"):
+    with pytest.raises(InputError, match=r"entry 'x' of samples \[0, 2\) of step 0 is \(7, 8\)"):
         split_tasks(task)
 
 
