@@ -22,6 +22,9 @@ BACKWARD_TRAFFIC = 1.5  # reads the kept input and the gradient, writes one: thr
 # Of unfused attention's scores, 2 bytes each: softmax reads and writes them, dropout too and writes
 # a mask of 1 byte; the backward reads mask and gradient and writes, reads both and writes.
 FORWARD_SCORE_PASSES, BACKWARD_SCORE_PASSES = 4.5, 5.5
+# Without the fused softmax they become float32, are scaled, masked, normalised and rounded, each in
+# an operator of its own: 36 bytes a score for 4, in the backward 40 for 6.
+FALLBACK_FORWARD_PASSES, FALLBACK_BACKWARD_PASSES = 16.0, 17.0
 BACKWARD_ATTENTION = 2.5  # five products for two: the scores are computed again
 # Adam reads gradient (2), master weight and two moments (12), writes those and the weight (14);
 # the norm of the gradients for clipping reads them once more (2).
@@ -35,7 +38,7 @@ class ComputeModel:
     gpu: Gpu
     device: DeviceModel
     software: SoftwareModel = EAGER
-    pace: float = 1.0  # of the slowest of all devices: how much longer it computes
+    pace: float = 1.0  # of the slowest of all nodes: how much longer it computes
 
     def forward_s(
         self, cost: OperatorCost, samples: float, tp: int = 1, *, sequence_parallel: bool = False
@@ -50,7 +53,7 @@ class ComputeModel:
             busy_s += self.gemm_s(gemm, samples, tp)
         for item in cost.attentions:
             busy_s += self.attention_s(item, samples, tp)
-        return self._launched_s(busy_s, cost.kernels)
+        return self._launched_s(busy_s, cost.kernels, self._fallback_s(cost, samples, tp))
 
     def backward_s(
         self,
@@ -78,7 +81,8 @@ class ComputeModel:
         others = 2 * max(0, cost.kernels - _products(cost))
         traffic_bytes = _traffic_bytes(cost, tp, whole=not sequence_parallel)
         busy_s += self._rest_s(BACKWARD_TRAFFIC * traffic_bytes * samples, others)
-        return self._launched_s(busy_s, gradients + 2 * len(cost.attentions) + others)
+        kernels = gradients + 2 * len(cost.attentions) + others
+        return self._launched_s(busy_s, kernels, self._fallback_s(cost, samples, tp))
 
     def gemm_s(self, gemm: Gemm, samples: float, tp: int = 1) -> float:
         """Give the time of the product, or of one of its two gradients: as many FLOP."""
@@ -143,11 +147,27 @@ class ComputeModel:
             size_bytes / (device.gemm_memory_efficiency * gpu.memory_bandwidth_bytes_per_s),
         )
         products, passes = (4, BACKWARD_SCORE_PASSES) if backward else (2, FORWARD_SCORE_PASSES)
+        if self._falls_back(attention, share):
+            passes += FALLBACK_BACKWARD_PASSES if backward else FALLBACK_FORWARD_PASSES
         moved_s = self._rest_s(passes * BYTES_PER_ELEMENT * scores, 2)
         return products * product_s + moved_s
 
-    def _launched_s(self, busy_s: float, kernels: int) -> float:
-        launch_s = kernels * self.device.launch_s
+    def _falls_back(self, attention: Attention, share: float) -> bool:
+        """Tell whether this share of heads or samples is no whole number of fused softmaxes."""
+        multiple = self.software.softmax_multiple
+        return multiple is not None and bool(attention.heads * share % multiple)
+
+    def _fallback_s(self, cost: OperatorCost, samples: float, tp: int) -> float:
+        """Give the CPU time that attention without the fused softmax takes more."""
+        calls = sum(
+            item.count
+            for item in cost.attentions
+            if not item.fused and self._falls_back(item, samples / tp)
+        )
+        return calls * self.software.softmax_fallback_s
+
+    def _launched_s(self, busy_s: float, kernels: int, more_s: float = 0.0) -> float:
+        launch_s = kernels * self.device.launch_s + more_s
         busy_s *= self.pace
         exponent = self.software.launch_exponent
         if exponent is None:

@@ -47,7 +47,7 @@ class Estimator:
             gpu=cluster.gpu,
             device=device,
             software=software,
-            pace=software.pace(cluster.num_devices),
+            pace=software.pace(cluster.num_nodes),
         )
         self.collectives = CollectiveModel(
             cluster=cluster,

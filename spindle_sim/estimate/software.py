@@ -34,23 +34,27 @@ class SoftwareModel:
     launch_exponent: float | None = None
     loss_s: float = 0.0  # a micro-batch's loss beside its products and traffic
     step_s: float = 0.0  # an iteration's step beside the optimizer's traffic
-    # Standard deviation of the speeds of equal GPUs: those that wait for each other go at the pace
+    # Standard deviation of the speeds of equal nodes: those that wait for each other go at the pace
     # of the slowest of them.
-    device_spread: float = 0.0
+    node_spread: float = 0.0
+    # The fused softmax of unfused attention takes heads * samples of a rank in multiples of this
+    # number; others run it as plain operators, on float32 scores. None: all run as the fused one.
+    softmax_multiple: int | None = None
+    softmax_fallback_s: float = 0.0  # CPU time that those operators take more, in each pass
     # Of the NICs' rate, rings over three nodes and more; the second where a node has several of the
     # ring's ranks, and other rings' ranks between them.
     ring_network_share: float = 1.0
     mixed_ring_network_share: float = 1.0
 
-    def pace(self, num_devices: int) -> float:
-        """Give how much longer than one device so many compute that wait for each other.
+    def pace(self, num_nodes: int) -> float:
+        """Give how much longer than one node so many compute that wait for each other.
 
         The expected largest of as many normal deviates, as Blom approximates it.
         """
-        if num_devices == 1 or not self.device_spread:
+        if num_nodes == 1 or not self.node_spread:
             return 1.0
-        largest = NormalDist().inv_cdf((num_devices - 0.375) / (num_devices + 0.25))
-        return 1.0 + self.device_spread * largest
+        largest = NormalDist().inv_cdf((num_nodes - 0.375) / (num_nodes + 0.25))
+        return 1.0 + self.node_spread * largest
 
     def device(self, device: DeviceModel) -> DeviceModel:
         """Give the device model with this stack's figures."""

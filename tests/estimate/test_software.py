@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.measured_fit import NODE, Forecast, fit_software, measured_rows, splits
+from benchmarks.measured_fit import NODE, START, Forecast, fit_software, measured_rows, splits
 from spindle_sim.cluster import GPUS, parse_cluster
 from spindle_sim.errors import UsageError
 from spindle_sim.estimate import EAGER, Estimator, software_model
@@ -57,7 +57,7 @@ def test_a_layer_that_computes_as_long_as_it_launches_takes_a_root_of_two() -> N
     assert model._launched_s(80 * A100.launch_s, 80) == pytest.approx(2**0.25 * 80 * A100.launch_s)
 
 
-@given(samples=st.integers(1, 64), tp=st.sampled_from([1, 2, 4, 8]))
+@given(samples=st.integers(1, 64), tp=st.sampled_from([1, 2, 4]))  # on 8, one sample isn't fused
 def test_halving_the_work_saves_time_but_at_most_half_under_the_profile_too(
     samples: int, tp: int
 ) -> None:
@@ -138,7 +138,7 @@ def test_the_half_not_fitted_is_met_as_the_documentation_states(seed: int) -> No
     multi, others = splits(seed, measured_rows("multi"))
     software = fit_software([*single, *multi])
     forecast = Forecast(software=software)
-    for rows, bound in ((rest, 0.06), (others, 0.09)):
+    for rows, bound in ((rest, 0.05), (others, 0.06)):
         amounts = sorted(
             abs(forecast.iteration_s(row.configuration) / row.measured_s - 1) for row in rows
         )
@@ -183,9 +183,47 @@ def test_a_projection_of_logits_pays_the_loss_once_a_micro_batch() -> None:
     assert times[1] - times[0] == pytest.approx(2e-3)
 
 
-def test_the_pace_of_many_is_that_of_the_slowest() -> None:
-    spread = replace(EAGER, device_spread=0.05)
+def test_the_pace_of_many_nodes_is_that_of_the_slowest() -> None:
+    spread = replace(EAGER, node_spread=0.05)
     assert spread.pace(1) == EAGER.pace(512) == 1.0
     # The expected largest of two normal deviates is 1 / sqrt(pi), of eight 1.4236.
     assert spread.pace(2) == pytest.approx(1 + 0.05 * math.pi**-0.5, rel=0.003)
     assert spread.pace(8) == pytest.approx(1 + 0.05 * 1.4236, rel=0.001)
+    one, two = (
+        Estimator(parse_cluster(text), software=spread).compute.pace
+        for text in ("a100:8", "a100:2x8")
+    )
+    assert one == 1.0 < two
+
+
+def test_a_softmax_that_cannot_be_fused_moves_float32_scores_and_launches_more() -> None:
+    model = compute(softmax_multiple=4, softmax_fallback_s=1e-3)
+    cost = UNFUSED.cost(tokens=1024)
+    attention = cost.attentions[0]
+    scores = 2 * 1024.0**2  # of one sample, one of eight ranks: two heads
+    bandwidth = A100.elementwise_efficiency * GPUS["a100"].memory_bandwidth_bytes_per_s
+    for backward, passes in ((False, 16), (True, 17)):
+        fallen, plain = (
+            item.attention_s(attention, 1, 8, backward=backward) for item in (model, compute())
+        )
+        assert fallen - plain == pytest.approx(passes * 2 * scores / bandwidth)
+    for samples, tp in ((2, 8), (1, 4), (1, 1)):  # 4, 4 and 16 matrices
+        assert model.attention_s(attention, samples, tp) == compute().attention_s(
+            attention, samples, tp
+        )
+    launching = compute(softmax_multiple=4)  # one sample on eight ranks is bound by launching
+    assert model.forward_s(cost, 1, 8) - launching.forward_s(cost, 1, 8) == pytest.approx(1e-3)
+    assert model.backward_s(cost, 1, Backward.FULL, 8) - launching.backward_s(
+        cost, 1, Backward.FULL, 8
+    ) == pytest.approx(1e-3)
+
+
+def test_flash_attention_has_no_softmax_of_its_own() -> None:
+    flash = TransformerLayer(width=1024, heads=16, mlp_width=4096).cost(tokens=1024)
+    model = compute(softmax_multiple=4, softmax_fallback_s=1e-3)
+    assert model.forward_s(flash, 1, 8) == compute().forward_s(flash, 1, 8)
+
+
+def test_constants_that_no_row_tells_stay_as_they_are() -> None:
+    divided = [row for row in measured_rows("single") if row.configuration.tp == 2][:12]
+    assert fit_software(divided).gemm_odd_efficiency == START["gemm_odd_efficiency"][0]
