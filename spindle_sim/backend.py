@@ -140,11 +140,13 @@ class Validator(Protocol):
         options: ExecutionOptions,
         *,
         num_processes: int,
+        time_scales: Sequence[float] = (),
     ) -> Validation:
         """Measure each probe, step and link, then an iteration of each plan, `iterations` times.
 
         One more round before that warms up. All ranks measure a probe at once, as they compute at
-        once in a run. Emulated plans have no probes.
+        once in a run. Emulated plans have no probes; `time_scales` are those of each of them, where
+        they aren't all `options.time_scale`.
 
         Raises:
             UsageError, InputError, ExecutionError: as `Executor.execute`.

@@ -11,7 +11,7 @@ from spindle_sim.estimate.probe import Probe, StepProbe
 from spindle_sim.plan import Plan
 from spindle_sim.timeline import Timeline
 from spindle_torch.launch import launch
-from spindle_torch.validation import launch_turns
+from spindle_torch.validation import Task, launch_turns
 
 __all__ = ["TorchBackend"]
 
@@ -44,6 +44,7 @@ class TorchBackend:
         options: ExecutionOptions,
         *,
         num_processes: int,
+        time_scales: Sequence[float] = (),
     ) -> Validation:
         """Measure parts and plans in turns, in the same processes of this host's CPUs.
 
@@ -52,4 +53,12 @@ class TorchBackend:
             InputError: a workload or a plan wants what this backend can't do.
             ExecutionError: a rank failed; it says which one and why.
         """
-        return launch_turns(plans, probes, steps, options, num_processes=num_processes)
+        task = Task(
+            plans=tuple(plans),
+            probes=tuple(probes),
+            steps=tuple(steps),
+            options=options,
+            num_ranks=num_processes,
+            time_scales=tuple(time_scales) or (options.time_scale,) * len(plans),
+        )
+        return launch_turns(task)

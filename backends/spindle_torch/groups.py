@@ -29,13 +29,21 @@ class Groups:
         return Members(group=group, ranks=ranks, position=ranks.index(self.rank))
 
 
-def make_groups(plan: Plan, rank: int, device: torch.device, timeout_s: float) -> Groups:
+def make_groups(
+    plan: Plan,
+    rank: int,
+    device: torch.device,
+    timeout_s: float,
+    made: dict[tuple[int, ...], dist.ProcessGroup] | None = None,
+) -> Groups:
     """Make every group that a slice or the pool needs; all ranks must call this at one point.
 
     Groups are made by members and others alike, in ascending order, as torch asks for. A group
     made here doesn't inherit the time limit of the first one. Each is used once in that order, as
-    NCCL sets a group up at its first use.
+    NCCL sets a group up at its first use. Those that are in `made` already, from other plans in
+    the same processes, are taken from there, and new ones are put into it.
     """
+    made = {} if made is None else made
     metaops = plan.metaop_by_id()
     wanted = {tuple(sorted(group.devices)) for group in parameter_pool(plan)}
     for item in plan.slices:
@@ -44,9 +52,12 @@ def make_groups(plan: Plan, rank: int, device: torch.device, timeout_s: float) -
     warm = torch.zeros(1, device=device)
     dist.all_reduce(warm)
     for ranks in sorted(wanted):
-        if len(ranks) > 1:
-            group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s))
+        if len(ranks) == 1:
+            continue
+        if ranks not in made:
+            made[ranks] = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s))
             if rank in ranks:
-                groups.by_ranks[ranks] = group
-                dist.all_reduce(warm, group=group)
+                dist.all_reduce(warm, group=made[ranks])
+        if rank in ranks:
+            groups.by_ranks[ranks] = made[ranks]
     return groups

@@ -15,10 +15,11 @@ from spindle_torch.outcome import NOTES_NAME, Failure, FailureKind, write_failur
 from spindle_torch.work import Work
 from spindle_torch.worker import Situation, WorkerOptions, run_worker
 
-__all__ = ["end_with_parent", "main"]
+__all__ = ["end_with_parent", "main", "wake_in_time"]
 
 Run = Callable[[WorkerOptions, Situation, Callable[[Work], Work], Callable[[str], None]], object]
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+_TIMER_SLACK = 29  # PR_SET_TIMERSLACK
 
 
 def main(
@@ -60,6 +61,12 @@ def end_with_parent(number: signal.Signals) -> None:
     """Have the kernel send this process a signal when its parent is gone (Linux; else nothing)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, int(number))
+
+
+def wake_in_time() -> None:
+    """Have the kernel end this thread's sleeps without the usual slack of 50 us (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_TIMER_SLACK, 1)
 
 
 def _tell_when_ended(folder: Path, situation: Situation) -> None:

@@ -1,6 +1,6 @@
 """One rank of a validation: parts and plans are measured in turns, so that drift hits both alike.
 
-`python -m spindle_torch.turns FOLDER`, started by torchrun. In each round all ranks run every probe
+`python -m spindle_torch.turns FOLDER` forks the ranks. In each round all ranks run every probe
 at once, then the optimizer steps, messages and collectives, then an iteration of each plan. The
 first round warms up and isn't counted.
 """
@@ -18,8 +18,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]
 
-from spindle_sim.backend import Execution, ExecutionOptions, Validation
+from spindle_sim.backend import Execution, Validation
 from spindle_sim.estimate.probe import Probe, ProbeResult, Profiling
 from spindle_sim.estimate.profile import LinkPoint, OperatorPoint, OptimizerPoint
 from spindle_sim.plan import Backward, Plan
@@ -29,10 +30,11 @@ from spindle_torch.clocks import shared_clock
 from spindle_torch.emulation import Emulation
 from spindle_torch.engine import Engine
 from spindle_torch.events import Event, to_timeline
+from spindle_torch.forking import run_forked
 from spindle_torch.groups import make_groups
 from spindle_torch.measuring import device_name, relative_spread
-from spindle_torch.outcome import Failure, FailureKind, write_failure
-from spindle_torch.process import end_with_parent
+from spindle_torch.process import end_with_parent, wake_in_time
+from spindle_torch.program import Program
 from spindle_torch.requirements import check_requirements
 from spindle_torch.training import make_training
 from spindle_torch.validation import Task
@@ -42,6 +44,7 @@ __all__ = ["main"]
 _LINK_SIZES_BYTES = tuple(4**power * 1024 for power in range(8))  # 1 KiB to 16 MiB
 _PIECES = 4  # that an all-reduce's buffer is made of
 _ROUND_OF_LINKS = 2  # runs of each link point in a round: the first meets a peer that may be late
+_WARM_UP = 0.05  # of the time for which emulated computing is waited for
 _Times = dict[tuple[object, ...], list[float]]
 
 
@@ -76,8 +79,15 @@ class _Turns:
             start_s, events = engine.run_iteration(number)
             self.notes[-1].append((start_s, tuple(events)))
 
-    def forget(self) -> None:
-        """Drop what was measured so far."""
+    def warm_up(self) -> None:
+        """Do everything once, emulated computing in less time, and forget what it took."""
+        works = [engine.work for _, engine in self.engines]
+        emulated = [work for work in works if isinstance(work, Emulation)]
+        for work in emulated:
+            work.time_scale *= _WARM_UP
+        self.round(0)
+        for work in emulated:
+            work.time_scale /= _WARM_UP
         self.times.clear()
         self.notes.clear()
 
@@ -131,23 +141,41 @@ class _Turns:
         self.times.setdefault(key, []).append(seconds)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Be one rank; rank 0 writes the result."""
-    end_with_parent(signal.SIGKILL)
+def main(arguments: Sequence[str]) -> int:
+    """Fork the ranks, and wait for them; rank 0 writes the result."""
+    end_with_parent(signal.SIGTERM)
     folder = Path(arguments[0])
     task: Task = pickle.loads((folder / "task").read_bytes())  # our own launcher's
+    # Once for all ranks, which then share them.
+    programs = [check_requirements(plan, task.options, {}) for plan in task.plans]
+
+    def run(rank: int, store: Store) -> None:
+        _be_rank(folder, task, [each[rank] for each in programs], rank, store)
+
+    return run_forked(folder, task.num_ranks, run)
+
+
+def _be_rank(
+    folder: Path, task: Task, programs: Sequence[Program], rank: int, store: Store
+) -> None:
     begun_s = time.monotonic()
+    wake_in_time()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=task.options.timeout_s))
-    turns = _turns(task)
-    turns.round(0)
-    turns.forget()
+    dist.init_process_group(
+        "gloo",
+        store=store,
+        rank=rank,
+        world_size=task.num_ranks,
+        timeout=timedelta(seconds=task.options.timeout_s),
+    )
+    turns = _turns(task, programs)
+    turns.warm_up()
     for number in range(1, task.options.iterations + 1):
         turns.round(number)
     own = turns.times, turns.notes
     gathered: list[tuple[_Times, list[list[tuple[float, tuple[Event, ...]]]]]] | None = None
-    if dist.get_rank() == 0:
-        gathered = [own] * dist.get_world_size()
+    if rank == 0:
+        gathered = [own] * task.num_ranks
     dist.gather_object(own, gathered)
     if gathered is not None:
         notes = [item for _, item in gathered]
@@ -172,7 +200,7 @@ def main(arguments: Sequence[str]) -> None:
     dist.destroy_process_group()
 
 
-def _turns(task: Task) -> _Turns:
+def _turns(task: Task, programs: Sequence[Program]) -> _Turns:
     device, dtype = torch.device("cpu"), getattr(torch, task.options.dtype)
     benches = [(probe, make_bench(probe, dtype, device)) for probe in task.probes]
     return _Turns(
@@ -185,28 +213,27 @@ def _turns(task: Task) -> _Turns:
             for probe in task.steps
             if (optimizer := make_step(probe, dtype, device)) is not None
         ],
-        engines=[(plan, _engine(plan, task.options, device, dtype)) for plan in task.plans],
+        engines=_engines(task, programs, device, dtype),
     )
 
 
-def _engine(
-    plan: Plan, options: ExecutionOptions, device: torch.device, dtype: torch.dtype
-) -> Engine:
-    rank = dist.get_rank()
-    programs = check_requirements(plan, options, {})
-    groups = make_groups(plan, rank, device, options.timeout_s)
-    work = (
-        Emulation(plan=plan, rank=rank, time_scale=options.time_scale, device=device)
-        if options.emulate
-        else make_training(plan, rank, groups, seed=options.seed, dtype=dtype, device=device)
-    )
-    return Engine(
-        plan=plan,
-        program=programs[rank],
-        work=work,
-        groups=groups,
-        clock_s=shared_clock(rank, device),
-    )
+def _engines(
+    task: Task, programs: Sequence[Program], device: torch.device, dtype: torch.dtype
+) -> list[tuple[Plan, Engine]]:
+    rank, options = dist.get_rank(), task.options
+    clock_s = shared_clock(rank, device)
+    made: dict[tuple[int, ...], dist.ProcessGroup] = {}
+    engines: list[tuple[Plan, Engine]] = []
+    for plan, program, scale in zip(task.plans, programs, task.time_scales, strict=True):
+        groups = make_groups(plan, rank, device, options.timeout_s, made)
+        work = (
+            Emulation(plan=plan, rank=rank, time_scale=scale, device=device)
+            if options.emulate
+            else make_training(plan, rank, groups, seed=options.seed, dtype=dtype, device=device)
+        )
+        engine = Engine(plan=plan, program=program, work=work, groups=groups, clock_s=clock_s)
+        engines.append((plan, engine))
+    return engines
 
 
 def _execution(plan: Plan, ranks: Sequence[Sequence[tuple[float, tuple[Event, ...]]]]) -> Execution:
@@ -300,11 +327,4 @@ def _link_points(ranks: Sequence[_Times]) -> list[LinkPoint]:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except Exception as error:  # the last line of defence: the launcher wants to know
-        rank = dist.get_rank() if dist.is_initialized() else -1
-        kind = FailureKind.LOST if isinstance(error, dist.DistError) else FailureKind.RAISED
-        failure = Failure(rank=rank, kind=kind, message=str(error), exit_code=1)
-        write_failure(Path(sys.argv[1]), failure)
-        raise
+    sys.exit(main(sys.argv[1:]))

@@ -3,7 +3,6 @@
 import pickle
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,17 +28,12 @@ class Task:
     probes: tuple[Probe, ...]
     steps: tuple[StepProbe, ...]
     options: ExecutionOptions
+    num_ranks: int
+    time_scales: tuple[float, ...]  # of each plan, if it is emulated
 
 
-def launch_turns(
-    plans: Sequence[Plan],
-    probes: Sequence[Probe],
-    steps: Sequence[StepProbe],
-    options: ExecutionOptions,
-    *,
-    num_processes: int,
-) -> Validation:
-    """Measure in `num_processes` processes of this host.
+def launch_turns(task: Task) -> Validation:
+    """Measure in so many processes of this host.
 
     Raises:
         UsageError: torch isn't installed.
@@ -48,21 +42,14 @@ def launch_turns(
     """
     if find_spec("torch") is None:
         raise UsageError("running a plan needs torch: pip install 'spindle-sim[torch]'")
-    for plan in plans:
-        check_requirements(plan, options, {})
+    for plan in task.plans:
+        check_requirements(plan, task.options, {})
     with tidy_end(), tempfile.TemporaryDirectory(prefix="spindle-turns-") as name:
         folder = Path(name)
-        task = Task(plans=tuple(plans), probes=tuple(probes), steps=tuple(steps), options=options)
         (folder / "task").write_bytes(pickle.dumps(task))
         command = [
             *STEADY_MEMORY,
             sys.executable,
-            "-m",
-            "spindle_torch.agent",
-            str(folder),
-            "--standalone",
-            "--local-addr=127.0.0.1",
-            f"--nproc-per-node={num_processes}",
             "-m",
             "spindle_torch.turns",
             str(folder),

@@ -116,11 +116,12 @@ def validate_run(
     )
     load = os.getloadavg()[0]
     cases: list[Case] = []
-    with progress(len(read) * len(counts)) as advance:
-        for item in read:
+    runs = [read] if emulate else [[item] for item in read]
+    with progress(len(runs) * len(counts)) as advance:
+        for together in runs:
             for count in counts:
-                advance(f"{item.name} on {count} ranks")
-                cases += _cases(item, count, names, options)
+                advance(f"{', '.join(item.name for item in together)} on {count} ranks")
+                cases += _cases(together, count, names, options)
     document = _document(cases, options, load)
     if json:
         print_json(document)
@@ -154,7 +155,10 @@ def _workload(name: str, *, emulate: bool) -> "Workload":
 
 
 def _cases(
-    workload: "Workload", ranks: int, strategies: "Sequence[str]", options: "ExecutionOptions"
+    workloads: "Sequence[Workload]",
+    ranks: int,
+    strategies: "Sequence[str]",
+    options: "ExecutionOptions",
 ) -> "list[Case]":
     from spindle_sim.backend import find_validator
     from spindle_sim.cli.fidelity import emulated_cases, executed_cases
@@ -162,10 +166,11 @@ def _cases(
 
     validator = find_validator("torch")
     if not options.emulate:
+        (workload,) = workloads
         return executed_cases(workload, ranks, strategies, validator, options)
     nodes = max(1, ranks // _DEVICES_PER_NODE)
     cluster = parse_cluster(f"a800:{nodes}x{ranks // nodes}")
-    return emulated_cases(workload, cluster, strategies, validator, options)
+    return emulated_cases(workloads, cluster, strategies, validator, options)
 
 
 def _document(

@@ -65,8 +65,8 @@ def test_an_emulated_iteration_takes_its_planned_time() -> None:
     cases = document["cases"]
     assert isinstance(cases, list)
     (item,) = cases
-    assert item["simulated_s"] == pytest.approx(2.0)
-    assert item["executed_s"] >= 2.0  # waiting takes at least as long as it should
+    # Waiting takes at least as long as it should, and each forward or backward is to take 30 ms.
+    assert item["executed_s"] >= item["simulated_s"] > 20 * 30e-3
     assert item["paired_error"] is None
 
 
