@@ -4,6 +4,7 @@ They run while a slice computes, on all ranks of one group alike, so that autogr
 backwards is the same on each of them. And sums that are begun here and waited for elsewhere.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,14 @@ class Members:
         total = tensor.contiguous().clone()
         dist.all_reduce(total, group=self.group)
         return total
+
+    def scatter_sum(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Give the sum over all members of this one's part; parts are equal in shape."""
+        by_rank = dict(zip(self.ranks, parts, strict=True))
+        whole = torch.stack([by_rank[rank] for rank in sorted(self.ranks)])
+        own = torch.empty_like(whole[0])
+        begin_reduce_scatter(own.view(-1), whole.view(-1), self).wait()
+        return own
 
 
 def begin_all_reduce(total: torch.Tensor, members: Members) -> dist.Work:

@@ -8,9 +8,9 @@ and another needs, so that any n goes to any n'. No torch here.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from spindle_sim.plan import Slice
+from spindle_sim.plan import Plan, Slice
 
-__all__ = ["Piece", "held_samples", "pieces"]
+__all__ = ["Piece", "cut_flows", "held_samples", "own_span", "pieces"]
 
 
 class Piece(NamedTuple):
@@ -29,14 +29,35 @@ class Piece(NamedTuple):
 
 def held_samples(item: Slice, device: int, batch: int) -> tuple[int, int]:
     """Give the samples [first, last) that a device of the slice computes."""
-    return _part(item.devices.index(device) // item.tp, item.dp, batch)
+    return own_span(batch, item.devices.index(device) // item.tp, item.dp)
+
+
+def own_span(count: int, position: int, size: int) -> tuple[int, int]:
+    """Give the samples or tokens [first, last) of one of `size` ranks."""
+    return position * count // size, (position + 1) * count // size
+
+
+def cut_flows(plan: Plan) -> frozenset[int]:
+    """Give the flows whose tokens lie cut on the tensor-parallel ranks of both sides, by index.
+
+    Both sides run with sequence parallelism and one degree, and what else leaves the source is
+    taken so, too; a device that is in both has the same tokens there. What flows elsewhere is
+    gathered before it leaves.
+    """
+    slices = plan.slice_by_id()
+    alike: dict[str, bool] = {}
+    for flow in plan.flows:
+        source, target = slices[flow.source_slice], slices[flow.target_slice]
+        alike[source.id] = alike.get(source.id, True) and _cut_alike(source, target)
+    return frozenset(index for index, flow in enumerate(plan.flows) if alike[flow.source_slice])
 
 
 def pieces(source: Slice, target: Slice, batch: int) -> tuple[Piece, ...]:
     """Give what every device of `target` needs of a batch that lies on `source`.
 
     Ordered by target position, then by samples. A device takes what it holds from itself, else from
-    one tensor-parallel rank of the source: that of its own index, modulo the source's degree.
+    one tensor-parallel rank of the source: that of its own index, modulo the source's degree. So
+    what is cut along the tokens comes from who has the same tokens.
     """
     return tuple(
         piece
@@ -45,14 +66,20 @@ def pieces(source: Slice, target: Slice, batch: int) -> tuple[Piece, ...]:
     )
 
 
-def _part(rank: int, dp: int, batch: int) -> tuple[int, int]:
-    return rank * batch // dp, (rank + 1) * batch // dp
+def _cut_alike(source: Slice, target: Slice) -> bool:
+    if not (source.sequence_parallel and target.sequence_parallel and source.tp == target.tp):
+        return False
+    return all(
+        position % source.tp == target.devices.index(device) % target.tp
+        for position, device in enumerate(source.devices)
+        if device in target.devices
+    )
 
 
 def _needed(source: Slice, device: int, shard: int, target: Slice, batch: int) -> Iterator[Piece]:
     begin, end = held_samples(target, device, batch)
     for rank in range(source.dp):
-        held_begin, held_end = _part(rank, source.dp, batch)
+        held_begin, held_end = own_span(batch, rank, source.dp)
         first, last = max(begin, held_begin), min(end, held_end)
         if first < last:
             holders = source.devices[rank * source.tp : (rank + 1) * source.tp]

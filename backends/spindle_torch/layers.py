@@ -3,23 +3,69 @@
 Activations are (rows, tokens, width) with a row for each sample and item. Parameter counts are
 those of `workload/operators.py`. Column-parallel matrices come first, row-parallel ones second; a
 block is left with one sum over the tensor-parallel ranks (`tensor` of the forwards, None for one).
+With `shards` what lies between the blocks is cut along the tokens: a rank has its own in and out.
+`token_wise` names parameters that are then used for these alone, so that gradients must be summed.
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from spindle_sim.errors import InputError
 from spindle_sim.workload import ContrastiveLoss, Embedding, Projection, TransformerLayer
 from spindle_torch.collectives import Members, copied, gathered_columns, gathered_samples, reduced
 from spindle_torch.drawing import Drawer
+from spindle_torch.tokens import TokenShards
 
-__all__ = ["ContrastiveModule", "EmbeddingModule", "ProjectionModule", "TransformerModule"]
+__all__ = [
+    "ContrastiveModule",
+    "EmbeddingModule",
+    "LayerShards",
+    "ProjectionModule",
+    "TransformerModule",
+]
 
 _EXTRA_SCALE = 0.02
 _TEMPERATURE = 0.07  # of contrastive losses, as CLIP begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShards:
+    """Whom a layer shares tokens with, and how many there are in all, of its own and a context."""
+
+    ranks: TokenShards
+    tokens: int
+    context_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Region:
+    """Where tensor-parallel ranks each do a part: how activations enter it and leave it."""
+
+    tensor: Members | None
+    shards: LayerShards | None
+
+    def enter(self, rows: torch.Tensor) -> torch.Tensor:
+        """Give all tokens; gradients of all ranks are summed."""
+        if self.shards is None:
+            return copied(rows, self.tensor)
+        return self.shards.ranks.gathered(rows, self.shards.tokens)
+
+    def enter_context(self, context: torch.Tensor) -> torch.Tensor:
+        """Do so with what is attended to."""
+        if self.shards is None:
+            return copied(context, self.tensor)
+        return self.shards.ranks.gathered(context, self.shards.context_tokens)
+
+    def leave(self, partial: torch.Tensor) -> torch.Tensor:
+        """Give the sum over all ranks, or this rank's tokens of it."""
+        if self.shards is None:
+            return reduced(partial, self.tensor)
+        return self.shards.ranks.scattered(partial)
 
 
 class TransformerModule(nn.Module):
@@ -46,23 +92,38 @@ class TransformerModule(nn.Module):
         self.mlp = _Mlp(operator, drawer)
         self.extra = _extra(operator.extra_parameters, drawer)
         self.causal = operator.causal
+        self.token_wise = tuple(
+            name
+            for name, _ in self.named_parameters()
+            if "norm" in name or name.endswith(("output_bias", "down_bias", "extra"))
+        )
 
     def forward(
         self,
         rows: torch.Tensor,
         context: torch.Tensor | None = None,
         tensor: Members | None = None,
+        *,
+        shards: LayerShards | None = None,
+        selective: bool = False,
     ) -> torch.Tensor:
-        """Give the layer's output."""
-        normed = copied(self.norm(rows), tensor)
-        rows = rows + self.attention(normed, normed, causal=self.causal, tensor=tensor)
+        """Give the layer's output; with `selective` attention is computed again in the backward."""
+        region = _Region(tensor=tensor, shards=shards)
+        normed = region.enter(self.norm(rows))
+        rows = rows + self.attention(
+            normed, normed, causal=self.causal, region=region, selective=selective
+        )
         if self.cross_attention is not None and self.cross_norm is not None:
             assert context is not None, "cross-attention without a context"
-            normed = copied(self.cross_norm(rows), tensor)
-            attended = copied(context, tensor)
-            rows = rows + self.cross_attention(normed, attended, causal=False, tensor=tensor)
-        rows = rows + self.mlp(copied(self.mlp_norm(rows), tensor), tensor)
-        return _with_extra(rows, self.extra)
+            rows = rows + self.cross_attention(
+                region.enter(self.cross_norm(rows)),
+                region.enter_context(context),
+                causal=False,
+                region=region,
+                selective=selective,
+            )
+        rows = rows + self.mlp(region.enter(self.mlp_norm(rows)), region)
+        return _with_extra(rows, self.extra, shards)
 
 
 class EmbeddingModule(nn.Module):
@@ -75,20 +136,28 @@ class EmbeddingModule(nn.Module):
         self.table = drawer.normal("table", shape, operator.width**-0.5, divided=0)
         self.extra = _extra(operator.extra_parameters, drawer)
         self.first_row = drawer.rank * operator.vocabulary // drawer.size
+        self.token_wise = ("extra",) if self.extra is not None else ()
 
     def forward(
         self,
         token_ids: torch.Tensor,
         before: torch.Tensor | None = None,
         tensor: Members | None = None,
+        *,
+        shards: LayerShards | None = None,
     ) -> torch.Tensor:
-        """Give the rows of (rows, tokens) ids, behind the tokens that are `before` them."""
+        """Give the rows of (rows, tokens) ids, behind all tokens that are `before` them."""
         local = token_ids - self.first_row
         held = (local >= 0) & (local < self.table.shape[0])
         found = functional.embedding(local.clamp(0, self.table.shape[0] - 1), self.table)
-        text = reduced(found * held.unsqueeze(-1), tensor)
+        partial = found * held.unsqueeze(-1)
+        if shards is not None and before is None:
+            return _with_extra(shards.ranks.scattered(partial), self.extra, shards)
+        text = reduced(partial, tensor)
         rows = text if before is None else torch.cat([before, text], dim=1)
-        return _with_extra(rows, self.extra)
+        if shards is not None:
+            rows = shards.ranks.cut(rows)
+        return _with_extra(rows, self.extra, shards)
 
 
 class ProjectionModule(nn.Module):
@@ -114,20 +183,27 @@ class ProjectionModule(nn.Module):
             )
         self.bias = drawer.constant((operator.columns,), 0.0) if operator.bias else None
         self.extra = _extra(operator.extra_parameters, drawer)
+        self.token_wise = ("norm_weight", "norm_bias") if operator.norm_width else ()
 
     def forward(
         self,
         rows: torch.Tensor,
         table: torch.Tensor | None = None,
         tensor: Members | None = None,
+        *,
+        shards: LayerShards | None = None,
     ) -> torch.Tensor:
-        """Give rows times the matrix: its own, or the `table` that it is tied to."""
+        """Give rows times the matrix: its own, or the `table` that it is tied to.
+
+        All tokens, with `shards` too: columns are gathered, and each rank has computed some.
+        """
         weight = self.weight if table is None else table
         assert weight is not None, "a tied projection needs its table"
         if self.norm_weight is not None:
             width = (self.norm_weight.shape[0],)
             rows = functional.layer_norm(rows, width, self.norm_weight, self.norm_bias)
-        product = gathered_columns(functional.linear(copied(rows, tensor), weight), tensor)
+        entered = _Region(tensor=tensor, shards=shards).enter(rows)
+        product = gathered_columns(functional.linear(entered, weight), tensor)
         if self.bias is not None:
             product = product + self.bias
         return _with_extra(product, self.extra)
@@ -200,19 +276,36 @@ class _Attention(nn.Module):
         self.output_bias = drawer.constant((width,), 0.0) if operator.output_bias else None
 
     def forward(
-        self, rows: torch.Tensor, source: torch.Tensor, *, causal: bool, tensor: Members | None
+        self,
+        rows: torch.Tensor,
+        source: torch.Tensor,
+        *,
+        causal: bool,
+        region: _Region | None = None,
+        selective: bool = False,
     ) -> torch.Tensor:
         query = self._heads(functional.linear(rows, self.query, self.query_bias), self.heads)
         few = self.heads // self.groups
         key = self._heads(functional.linear(source, self.key, self.key_bias), few)
         value = self._heads(functional.linear(source, self.value, self.value_bias), few)
+        if selective and torch.is_grad_enabled():
+            mixed = checkpoint(self._core, query, key, value, causal=causal, use_reentrant=False)
+        else:
+            mixed = self._core(query, key, value, causal=causal)
+        assert isinstance(mixed, torch.Tensor)
+        joined = mixed.transpose(1, 2).flatten(2)
+        total = functional.linear(joined, self.output)
+        total = total if region is None else region.leave(total)
+        return total if self.output_bias is None else total + self.output_bias
+
+    def _core(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool
+    ) -> torch.Tensor:
+        """Give what the scores mix: no parameters, and no random numbers."""
         if self.groups > 1:
             key = key.repeat_interleave(self.groups, dim=1)
             value = value.repeat_interleave(self.groups, dim=1)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
-        joined = mixed.transpose(1, 2).flatten(2)
-        total = reduced(functional.linear(joined, self.output), tensor)
-        return total if self.output_bias is None else total + self.output_bias
+        return functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
 
     @staticmethod
     def _heads(projected: torch.Tensor, heads: int) -> torch.Tensor:
@@ -239,13 +332,13 @@ class _Mlp(nn.Module):
             if operator.gated:
                 self.gate_bias = drawer.constant((inner,), 0.0, divided=0)
 
-    def forward(self, rows: torch.Tensor, tensor: Members | None) -> torch.Tensor:
+    def forward(self, rows: torch.Tensor, region: _Region) -> torch.Tensor:
         hidden = functional.linear(rows, self.up, self.up_bias)
         if self.gate is None:
             hidden = functional.gelu(hidden)
         else:
             hidden = hidden * functional.silu(functional.linear(rows, self.gate, self.gate_bias))
-        total = reduced(functional.linear(hidden, self.down), tensor)
+        total = region.leave(functional.linear(hidden, self.down))
         return total if self.down_bias is None else total + self.down_bias
 
 
@@ -253,13 +346,20 @@ def _extra(count: int, drawer: Drawer) -> nn.Parameter | None:
     return drawer.normal("extra", (count,), _EXTRA_SCALE) if count else None
 
 
-def _with_extra(rows: torch.Tensor, extra: torch.Tensor | None) -> torch.Tensor:
+def _with_extra(
+    rows: torch.Tensor, extra: torch.Tensor | None, shards: LayerShards | None = None
+) -> torch.Tensor:
     """Add the extra parameters, whatever they stand for, over tokens and width, repeated."""
     if extra is None:
         return rows
-    grid = rows.shape[1:].numel()
+    tokens, width = rows.shape[1:]
+    first, last = 0, tokens
+    if shards is not None:
+        tokens = shards.tokens
+        first, last = shards.ranks.span(tokens)
+    grid = tokens * width
     repeated = extra.repeat(-(-grid // extra.numel()))[:grid]
-    return rows + repeated.view(rows.shape[1:])
+    return rows + repeated.view(tokens, width)[first:last]
 
 
 def _check_divides(drawer: Drawer, **counts: int) -> None:

@@ -5,11 +5,11 @@ Localization (section 3.6): a rank makes the layers of its own slices and nothin
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Protocol
 
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -22,16 +22,19 @@ from spindle_sim.workload import (
     TransformerLayer,
     Workload,
 )
+from spindle_torch.calls import SliceCall
 from spindle_torch.collectives import Members
 from spindle_torch.drawing import Drawer
+from spindle_torch.entering import enter, fit_rows, fit_tokens, pack
 from spindle_torch.layers import (
     ContrastiveModule,
     EmbeddingModule,
+    LayerShards,
     ProjectionModule,
     TransformerModule,
 )
 from spindle_torch.pool import OperatorKey, tied_table
-from spindle_torch.shapes import Activation, CustomShape, Site
+from spindle_torch.shapes import CustomShape, Site
 
 __all__ = ["Brought", "CustomOperator", "LocalModel", "Model", "SliceCall", "local_model"]
 
@@ -47,30 +50,6 @@ class CustomOperator:
 
     shape: CustomShape
     make: Callable[[], nn.Module]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SliceCall:
-    """One forward of a slice: its samples, their data and targets, and whom it meets meanwhile."""
-
-    site: Site
-    first_op: int
-    num_ops: int
-    shard: int
-    num_shards: int
-    data: torch.Tensor | None = None
-    targets: torch.Tensor | None = None
-    tensor: Members | None = None
-    samples: Members | None = None
-    recompute: bool = False
-    step: int = 0
-    first_sample: int = 0
-    last_sample: int = 0
-
-    @property
-    def ends_metaop(self) -> bool:
-        """Whether the MetaOp's last operator is in it."""
-        return self.first_op + self.num_ops == self.site.num_ops
 
 
 class Model(Protocol):
@@ -126,14 +105,14 @@ class LocalModel:
         Inputs are (samples, elements) in the order of the site's inputs. The loss is a sum over
         this rank's samples over the global number, so that losses and gradients of ranks add up.
         """
-        own, context = _enter(call, inputs)
+        own, context = enter(call, inputs)
         for index in range(call.first_op, call.first_op + call.num_ops):
             own = [self._operate(call, index, own, context)]
         output, loss = own[0], None
         if call.ends_metaop and call.site.is_sink:
             loss = _loss(call, output)
         shape = call.site.output if call.ends_metaop else call.site.passed
-        return (None if shape is None else _pack(output, context, shape)), loss
+        return (None if shape is None else pack(output, context, call, shape)), loss
 
     def named_parameters(self, key: OperatorKey) -> list[tuple[str, nn.Parameter]]:
         """Give the parameters of one operator by their full names."""
@@ -174,24 +153,33 @@ class LocalModel:
         site = call.site
         layer = self.layers[_key(call, site.parameter_set, index)]
         if isinstance(layer, ContrastiveModule):
-            first, second = (_fit_tokens(item, 1).flatten(1) for item in own)
+            first, second = (fit_tokens(item, 1).flatten(1) for item in own)
             loss: torch.Tensor = layer(first, second, call.samples)
             return loss
         rows = torch.cat([item.flatten(0, 1) for item in own], dim=1) if own else None
         data = call.data.flatten(0, 1) if call.data is not None and index == 0 else None
+        shards = _shards(call)
         if isinstance(layer, EmbeddingModule):
-            made: torch.Tensor = layer(data, rows, call.tensor)
-            return made.view(-1, site.items, *made.shape[1:])
-        rows = data if rows is None else rows
-        assert rows is not None, f"{site.metaop}: nothing to compute on"
-        if isinstance(layer, TransformerModule):
+            made = _called(layer, (data, rows, call.tensor), shards=shards)
+        elif isinstance(layer, TransformerModule):
             attended = None if context is None else context.flatten(0, 1)
-            made = layer(_fit_rows(rows, site.tokens), attended, call.tensor)
+            arguments = (_fitted(call, rows, data), attended, call.tensor)
+            made = _called(layer, arguments, shards=shards, selective=call.selective)
         elif isinstance(layer, ProjectionModule):
-            made = layer(_fit_rows(rows, site.tokens), self._table(call), call.tensor)
+            arguments = (_fitted(call, rows, data), self._table(call), call.tensor)
+            made = _called(layer, arguments, shards=shards)
         else:
-            made = layer(rows)
-        return made.view(-1, site.items, *made.shape[1:])
+            if rows is not None and index and call.tokens is not None:
+                rows = call.tokens.replicated(rows, site.tokens)
+            made = layer(data if rows is None else rows)
+        if call.tokens is not None:
+            # Of an embedding and a transformer layer this rank's own tokens are left, else all.
+            is_cut = isinstance(layer, EmbeddingModule | TransformerModule)
+            if is_cut and call.is_whole_behind(index):
+                made = call.tokens.replicated(made, site.tokens)
+            elif not is_cut and not call.is_whole_behind(index):
+                made = call.tokens.cut(made)
+        return made.view(len(made) // site.items, site.items, *made.shape[1:])
 
     def _table(self, call: SliceCall) -> torch.Tensor | None:
         name = self.tables.get(call.site.parameter_set)
@@ -262,69 +250,50 @@ def _redrawn(module: nn.Module, drawer: Drawer) -> nn.Module:
     return module
 
 
+def _shards(call: SliceCall) -> LayerShards | None:
+    if call.tokens is None:
+        return None
+    return LayerShards(
+        ranks=call.tokens, tokens=call.site.tokens, context_tokens=call.site.context_tokens
+    )
+
+
+def _called(
+    layer: TransformerModule | EmbeddingModule | ProjectionModule,
+    arguments: tuple[torch.Tensor | Members | None, ...],
+    *,
+    shards: LayerShards | None,
+    selective: bool = False,
+) -> torch.Tensor:
+    """Call a layer; where it works on a rank's own tokens, gradients of all ranks are summed."""
+    options: dict[str, object] = {"selective": True} if selective else {}
+    if shards is None:
+        made: torch.Tensor = layer(*arguments, **options)
+        return made
+    names = layer.token_wise
+    summed = shards.ranks.summed([layer.get_parameter(name) for name in names])
+    copies = dict(zip(names, summed, strict=True))
+    result = functional_call(layer, copies, arguments, {**options, "shards": shards})
+    assert isinstance(result, torch.Tensor)
+    return result
+
+
+def _fitted(call: SliceCall, rows: torch.Tensor | None, data: torch.Tensor | None) -> torch.Tensor:
+    """Give what a layer takes: its tokens of what flows in, else data."""
+    if call.tokens is not None:
+        if rows is not None:
+            return rows  # fitted and cut on entering
+        assert data is not None, f"{call.site.metaop}: nothing to compute on"
+        return call.tokens.cut(fit_rows(data, call.site.tokens))
+    given = data if rows is None else rows
+    assert given is not None, f"{call.site.metaop}: nothing to compute on"
+    return fit_rows(given, call.site.tokens)
+
+
 def _key(call: SliceCall, parameter_set: str, index: int) -> OperatorKey:
     return OperatorKey(
         parameter_set=parameter_set, index=index, shard=call.shard, num_shards=call.num_shards
     )
-
-
-def _enter(
-    call: SliceCall, inputs: Sequence[torch.Tensor]
-) -> tuple[list[torch.Tensor], torch.Tensor | None]:
-    """Give the inputs as (samples, items, tokens, width), and the context, if there is one."""
-    site = call.site
-    if call.first_op:
-        own, context = _unpack(inputs[0], site.passed)
-        return [own], context
-    own_inputs: list[torch.Tensor] = []
-    context = None
-    for index, (rows, shape) in enumerate(zip(inputs, site.inputs, strict=True)):
-        item, carried = _unpack(rows, shape)
-        context = carried if carried is not None else context
-        item = _fit_items(item, site.items)
-        if index == site.context_input:
-            context = _fit_tokens(item, site.context_tokens)
-        else:
-            own_inputs.append(item)
-    return own_inputs, context
-
-
-def _unpack(rows: torch.Tensor, shape: Activation) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Give the activation of each sample, and the context behind it."""
-    sizes = [shape.items * shape.tokens * shape.width]
-    sizes.append(shape.elements - sizes[0])
-    begins = [0, sizes[0], shape.elements]
-    own, context = (rows[:, begin:end] for begin, end in pairwise(begins))
-    own = own.reshape(-1, shape.items, shape.tokens, shape.width)
-    if not sizes[1]:
-        return own, None
-    return own, context.reshape(-1, shape.items, shape.context_tokens, shape.context_width)
-
-
-def _pack(own: torch.Tensor, context: torch.Tensor | None, shape: Activation) -> torch.Tensor:
-    if not shape.context_tokens:
-        return own.flatten(1)
-    assert context is not None, "no context to hand on"
-    return torch.cat([own.flatten(1), context.flatten(1)], dim=1)
-
-
-def _fit_items(item: torch.Tensor, items: int) -> torch.Tensor:
-    if item.shape[1] == items:
-        return item
-    if items == 1:
-        return item.mean(dim=1, keepdim=True)
-    return item.expand(-1, items, -1, -1)
-
-
-def _fit_tokens(item: torch.Tensor, tokens: int) -> torch.Tensor:
-    fitted = _fit_rows(item.flatten(0, 1), tokens)
-    return fitted.view(*item.shape[:2], tokens, item.shape[3])
-
-
-def _fit_rows(rows: torch.Tensor, tokens: int) -> torch.Tensor:
-    if rows.shape[1] == tokens:
-        return rows
-    return functional.adaptive_avg_pool1d(rows.transpose(1, 2), tokens).transpose(1, 2)
 
 
 def _loss(call: SliceCall, output: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ from spindle_sim.timeline import Kind, Phase, Span, Timeline
 from spindle_sim.workload.operators import BYTES_PER_ELEMENT
 from spindle_torch.buckets import Bucket, Overlap, parameter_buckets
 from spindle_torch.compilation import compile_plan
-from spindle_torch.intervals import held_samples
+from spindle_torch.intervals import cut_flows, held_samples
 from spindle_torch.pool import operator_of
 from spindle_torch.program import (
     Await,
@@ -118,6 +118,7 @@ class _Replay:
     slices: dict[str, Slice] = field(init=False)
     batches: dict[str, int] = field(init=False)
     owners: dict[str, tuple[str, str]] = field(init=False)
+    cut: frozenset[int] = field(init=False)
     transfers: dict[_Pair, list[_Transfer]] = field(default_factory=dict)
     posted: dict[tuple[_Pair, bool], int] = field(default_factory=dict)
     free_s: dict[_Pair, float] = field(default_factory=dict)
@@ -130,6 +131,7 @@ class _Replay:
         """Look up slices and their MetaOps once."""
         metaops = self.plan.metaop_by_id()
         self.slices = self.plan.slice_by_id()
+        self.cut = cut_flows(self.plan)
         self.batches = {
             item.id: metaops[item.metaop].batch // self.plan.micro_batches(item.round)
             for item in self.plan.slices
@@ -312,8 +314,10 @@ class _Replay:
     def _size_bytes(self, message: Message) -> float:
         flow = self.plan.flows[message.flow]
         samples = message.piece.last - message.piece.first
-        whole = self.plan.metaop_by_id()[self.slices[flow.source_slice].metaop].batch
-        return flow.bytes * samples / whole
+        source = self.slices[flow.source_slice]
+        whole = self.plan.metaop_by_id()[source.metaop].batch
+        parts = source.tp if message.flow in self.cut else 1
+        return flow.bytes * samples / whole / parts
 
     def _target(self, message: Message) -> Slice:
         flow = self.plan.flows[message.flow]

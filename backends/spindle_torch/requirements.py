@@ -53,8 +53,6 @@ def _check_plan(plan: Plan) -> None:
     features = {
         "sharded gradients (ZeRO-2)": plan.shard_gradients,
         "sharded parameters (ZeRO-3)": plan.shard_parameters,
-        "selective recomputation": any(item.selective for item in plan.slices),
-        "sequence parallelism": any(item.sequence_parallel for item in plan.slices),
     }
     found = [name for name, used in features.items() if used]
     if found:

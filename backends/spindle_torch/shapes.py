@@ -24,6 +24,7 @@ from spindle_sim.workload import (
     TransformerLayer,
     Workload,
 )
+from spindle_torch.intervals import own_span
 
 __all__ = ["Activation", "CustomShape", "Site", "sites"]
 
@@ -43,6 +44,12 @@ class Activation:
         """Numbers in one sample."""
         own = self.tokens * self.width
         return self.items * (own + self.context_tokens * self.context_width)
+
+    def cut(self, position: int, size: int) -> "Activation":
+        """Give what one of `size` ranks has of it under sequence parallelism."""
+        spans = [own_span(tokens, position, size) for tokens in (self.tokens, self.context_tokens)]
+        own, context = (last - first for first, last in spans)
+        return replace(self, tokens=own, context_tokens=context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,12 @@ from spindle_torch.drawing import seed_of
 from spindle_torch.gradients import Gradients
 from spindle_torch.groups import Groups
 from spindle_torch.hooks import when_all_have_gradients
-from spindle_torch.intervals import held_samples
+from spindle_torch.intervals import cut_flows, held_samples
 from spindle_torch.model import Brought, CustomOperator, Model, SliceCall, local_model
 from spindle_torch.pool import PoolGroup, held_operators, lenders, parameter_pool
 from spindle_torch.shapes import Site, sites
 from spindle_torch.sharded_optimizer import GroupRange, ShardedOptimizer
+from spindle_torch.tokens import TokenShards
 
 __all__ = ["Training", "make_training"]
 
@@ -61,6 +62,7 @@ class Training:
     _metaops: dict[str, MetaOp] = field(init=False)
     _inputs: dict[str, tuple[int, ...]] = field(init=False)
     _elements: tuple[int, ...] = field(init=False)
+    _cut: frozenset[int] = field(init=False)
     _calls: dict[_Place, SliceCall] = field(default_factory=dict)
     _kept: dict[_Place, _Kept] = field(default_factory=dict)
     _losses: dict[str, list[torch.Tensor]] = field(default_factory=dict)
@@ -77,9 +79,8 @@ class Training:
         )
         self._metaops = self.plan.metaop_by_id()
         slices = self.plan.slice_by_id()
-        self._elements = tuple(
-            self._elements_out(slices[flow.source_slice]) for flow in self.plan.flows
-        )
+        self._cut = cut_flows(self.plan)
+        self._elements = tuple(self._elements_of(index) for index in range(len(self.plan.flows)))
         into: dict[str, list[int]] = {}
         for index, flow in enumerate(self.plan.flows):
             into.setdefault(flow.target_slice, []).append(index)
@@ -236,11 +237,18 @@ class Training:
         used = {(name, index) for index in range(item.first_op, item.first_op + item.num_ops)}
         return used | {(lender, 0) for lender in lenders(self.plan.workload, name)}
 
-    def _elements_out(self, source: Slice) -> int:
+    def _elements_of(self, flow: int) -> int:
+        """Give the numbers of a sample of a flow, of those that lie on this rank where it is cut."""
+        slices = self.plan.slice_by_id()
+        source = slices[self.plan.flows[flow].source_slice]
         site = self.sites[source.metaop]
         ends = source.first_op + source.num_ops == site.num_ops
         shape = site.output if ends else site.passed
         assert shape is not None, f"{source.id} is a loss, and something flows out of it"
+        for item in (source, slices[self.plan.flows[flow].target_slice]):
+            if flow in self._cut and self.rank in item.devices:
+                shape = shape.cut(item.devices.index(self.rank) % item.tp, item.tp)
+                break
         return shape.elements
 
     def _data(self, item: Slice, step: int) -> DataSource:
@@ -257,6 +265,8 @@ class Training:
         shard, replica = position % item.tp, position // item.tp
         custom = self.custom.get(site.parameter_set)
         ends = item.first_op + item.num_ops == site.num_ops
+        tensor = self.groups.members(item.devices[replica * item.tp : (replica + 1) * item.tp])
+        leaving = (i for i, flow in enumerate(self.plan.flows) if flow.source_slice == item.id)
         return SliceCall(
             site=site,
             first_op=item.first_op,
@@ -267,11 +277,15 @@ class Training:
             if self.draws_data and not item.first_op
             else None,
             targets=data.targets(site, first, last) if self.draws_data and ends else None,
-            tensor=self.groups.members(item.devices[replica * item.tp : (replica + 1) * item.tp]),
+            tensor=tensor,
             samples=self.groups.members(item.devices[shard :: item.tp])
             if self._metaops[item.metaop].batch_coupled
             else None,
             recompute=item.recompute,
+            selective=item.selective,
+            tokens=TokenShards(members=tensor) if item.sequence_parallel and tensor else None,
+            cut_inputs=tuple(flow in self._cut for flow in self._inputs.get(item.id, ())),
+            cut_output=any(flow in self._cut for flow in leaving),
             step=data.step,
             first_sample=first,
             last_sample=last,

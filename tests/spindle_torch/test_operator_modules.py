@@ -100,7 +100,7 @@ def test_cross_attention_is_torchs_over_a_context_of_another_width() -> None:
     copy_attention(theirs, ours.cross_attention)
     x, context = rows(3, 5, 16), rows(3, 9, 24)
     expected, _ = theirs(x, context, context, need_weights=False)
-    given_ = ours.cross_attention(x, context, causal=False, tensor=None)
+    given_ = ours.cross_attention(x, context, causal=False)
     assert_exact(given_, expected)
     assert not torch.equal(ours(x, context), ours(x, context + 1.0))
 
@@ -227,3 +227,42 @@ def test_heads_that_the_ranks_cant_divide_are_refused() -> None:
 def test_a_norm_of_another_width_than_what_it_norms_is_refused() -> None:
     with pytest.raises(InputError, match="norm_width is 4"):
         ProjectionModule(Projection(inner=6, columns=4, norm_width=4), drawer())
+
+
+@pytest.mark.parametrize("cross", [False, True])
+def test_selective_recomputation_computes_attention_cores_again_and_nothing_else(
+    *, cross: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = {"scaled_dot_product_attention": 0, "linear": 0}
+
+    def counting(name: str) -> Callable[..., torch.Tensor]:
+        original: Callable[..., torch.Tensor] = getattr(functional, name)
+
+        def counted(*args: object, **more: object) -> torch.Tensor:
+            calls[name] += 1
+            return original(*args, **more)
+
+        return counted
+
+    for name in calls:
+        monkeypatch.setattr(functional, name, counting(name))
+    operator = TransformerLayer(
+        width=16, heads=4, key_value_heads=2, mlp_width=24, context_width=8 if cross else None
+    )
+    layer = TransformerModule(operator, drawer())
+    context = rows(2, 3, 8) if cross else None
+    found = []
+    for selective in (False, True):
+        calls.update(dict.fromkeys(calls, 0))
+        x = rows(2, 5, 16).requires_grad_()
+        layer.zero_grad()
+        torch.autograd.backward(layer(x, context, selective=selective).square().sum())
+        found.append((dict(calls), [x.grad, *(item.grad for item in layer.parameters())]))
+    (plain, gradients), (again, same) = found
+    cores = 2 if cross else 1
+    assert plain["scaled_dot_product_attention"] == cores
+    assert again == {**plain, "scaled_dot_product_attention": 2 * cores}
+    for one, other in zip(gradients, same, strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.equal(one, other)

@@ -1,7 +1,6 @@
 """What is refused before anything starts."""
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -40,15 +39,8 @@ def test_a_norm_to_clip_at_that_is_not_above_0_is_refused(norm: float) -> None:
     ("plan", "feature"),
     [
         (pipelined_plan(ranks=1, dp=2, zero_stage=3), "sharded gradients (ZeRO-2), sharded"),
-        (
-            replace(
-                two_task_plan(),
-                slices=tuple(replace(s, selective=True) for s in two_task_plan().slices),
-            ),
-            "selective recomputation",
-        ),
     ],
-    ids=["zero3", "selective"],
+    ids=["zero3"],
 )
 def test_what_only_the_simulator_does_is_refused(plan: Plan, feature: str) -> None:
     with pytest.raises(PlanError, match=re.escape(feature)):

@@ -1,0 +1,174 @@
+"""What plans of Megatron-LM and DeepSpeed ask for: equal to one process in all that they train."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spindle_sim import parse_cluster
+from spindle_sim.plan import Plan, save_plan, validate_plan
+from spindle_sim.planner.strategies.parallel import ParallelConfig, Recompute, parallel_plan
+from spindle_sim.workload import Workload
+from spindle_torch.compilation import compile_plan
+from spindle_torch.deadlock import check_programs
+from spindle_torch.intervals import cut_flows, own_span, pieces
+from tests.spindle_torch.plans import dealt, workloads
+from tests.spindle_torch.reference import Reference
+from tests.spindle_torch.running import check_replicas, joined, run_probes
+from tests.spindle_torch.test_micro_batches import text_model
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+STEPS = {"float32": 1, "float64": 2}
+TOKENS, WIDTH = 5, 16  # of the text model: 2 doesn't divide its tokens
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    workload: str
+    plan: Plan
+    is_planned: bool = True
+
+
+@cache
+def workload_of(name: str) -> Workload:
+    if name == "text":
+        return text_model(4)
+    given = workloads()[name]
+    return given.with_first_tasks(2) if name == "multitask-clip" else given
+
+
+def configured(name: str, ranks: int, config: ParallelConfig, *, zero_stage: int = 0) -> Plan:
+    """Give the plan that trains every task under one configuration."""
+    workload = workload_of(name)
+    configs = {task.name: config for task in workload.tasks}
+    return parallel_plan(workload, parse_cluster(f"a800:1x{ranks}"), configs, zero_stage=zero_stage)
+
+
+def with_some_cut(name: str) -> Plan:
+    """Cut two of three divided slices of a random plan along the tokens, and recompute cores."""
+    for _, plan in dealt(workload_of(name), parse_cluster("a800:1x4")):
+        divided = [item.id for item in plan.slices if item.tp > 1]
+        cut = {item for index, item in enumerate(divided) if index % 3}
+        slices = tuple(
+            replace(item, sequence_parallel=item.id in cut, selective=not item.recompute)
+            for item in plan.slices
+        )
+        plan = replace(plan, slices=slices)
+        if 0 < len(cut_flows(plan)) < len(plan.flows):
+            return plan
+    raise AssertionError("unreachable: there are plans without end")
+
+
+TP2 = ParallelConfig(tp=2, pp=1, dp=1, sequence_parallel=True, recompute=Recompute.SELECTIVE)
+TP2_PP2 = ParallelConfig(tp=2, pp=2, dp=1, micro_batch=4, sequence_parallel=True)
+
+
+def cases(ranks: int) -> Iterator[Case]:
+    if ranks == 2:
+        yield Case("clip.tp2", "multitask-clip", configured("multitask-clip", 2, TP2))
+        return
+    selective = replace(TP2_PP2, recompute=Recompute.SELECTIVE)
+    yield Case("text.tp2.pp2", "text", configured("text", 4, selective))
+    full = replace(TP2_PP2, pp=1, dp=2, recompute=Recompute.FULL, recompute_ops=2)
+    yield Case("text.tp2.dp2", "text", configured("text", 4, full))
+    two = replace(TP2_PP2, micro_batch=2)
+    yield Case("qwen.tp2.pp2", "qwen-val", configured("qwen-val", 4, two))
+    yield Case("ofasys.dealt", "ofasys", with_some_cut("ofasys"), is_planned=False)
+
+
+@cache
+def reference(workload: str, dtype: str) -> list[tuple[dict[str, float], dict[str, torch.Tensor]]]:
+    model = Reference(workload_of(workload), getattr(torch, dtype))
+    return [model.step(number) for number in range(STEPS[dtype])]
+
+
+def check(case: Case, dtype: str, ranks: list[dict[str, Any]]) -> None:
+    tolerance = TOLERANCE[dtype]
+    for step, (losses, gradients) in enumerate(reference(case.workload, dtype)):
+        for task, loss in losses.items():
+            total = sum(rank["steps"][step]["losses"].get(task, 0.0) for rank in ranks)
+            assert total == pytest.approx(loss, rel=tolerance), case.name
+        parts: dict[str, torch.Tensor] = {}
+        for rank in ranks:
+            for name, gradient in rank["steps"][step]["gradients"].items():
+                assert torch.equal(parts.setdefault(name, gradient), gradient), name
+        assert {name.split("@")[0] for name in parts} == set(gradients)
+        check_gradients(case.name, parts, gradients, tolerance)
+
+
+def check_gradients(
+    case: str,
+    parts: Mapping[str, torch.Tensor],
+    gradients: Mapping[str, torch.Tensor],
+    tolerance: float,
+) -> None:
+    for name, gradient in gradients.items():
+        # A key's bias has a gradient of 0, and so have queries and keys of a single token: all of
+        # it is rounding, and compared with the gradient of the same layer's values.
+        other = re.sub(r"/((cross_)?attention)\.(query|key)(_bias)?$", r"/\1.value", name)
+        scale = max(gradient.norm().item(), gradients.get(other, gradient).norm().item())
+        error = (joined(dict(parts), name, gradient) - gradient).norm().item()
+        assert error <= tolerance * scale, f"{case}: {name}: {error} of {scale}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_plans_of_strategies_train_as_one_process_does(ranks: int, tmp_path: Path) -> None:
+    made = list(cases(ranks))
+    for case in made:
+        if case.is_planned:
+            assert validate_plan(case.plan) == ()
+        check_programs(compile_plan(case.plan))
+        save_plan(case.plan, tmp_path / f"{case.name}.json")
+    run_probes(tmp_path, ranks)
+    for case in made:
+        for dtype in STEPS:
+            found = [
+                torch.load(tmp_path / f"{case.name}.{dtype}.{rank}.pt") for rank in range(ranks)
+            ]
+            check(case, dtype, found)
+            check_replicas(found)
+            if case.name == "text.tp2.pp2" and dtype == "float64":
+                # Each number passes the boundary once and back, not once for each of two ranks.
+                sent_bytes = sum(rank["steps"][0]["sent_bytes"] for rank in found)
+                assert sent_bytes == 2 * 16 * TOKENS * WIDTH * 8
+
+
+def test_tokens_stay_cut_between_slices_that_cut_them_alike() -> None:
+    plan = configured("text", 4, TP2_PP2)
+    assert len(cut_flows(plan)) == len(plan.flows) > 0
+    for number in (0, len(plan.slices) - 1):
+        slices = list(plan.slices)
+        slices[number] = replace(slices[number], sequence_parallel=False)
+        assert len(cut_flows(replace(plan, slices=tuple(slices)))) == len(plan.flows) - 1
+    # The same devices in another order hold other tokens.
+    turned = [replace(item, devices=item.devices[::-1]) for item in plan.slices[:1]]
+    changed = replace(plan, slices=(*turned, *plan.slices[1:]))
+    assert len(cut_flows(changed)) == len(plan.flows) - 1
+
+
+def test_what_is_cut_comes_from_who_has_the_same_tokens() -> None:
+    plan = configured("text", 4, TP2_PP2)
+    slices = plan.slice_by_id()
+    for flow in plan.flows:
+        source, target = slices[flow.source_slice], slices[flow.target_slice]
+        for piece in pieces(source, target, 16):
+            shards = [
+                item.devices.index(device) % item.tp
+                for item, device in ((source, piece.source), (target, piece.target))
+            ]
+            assert shards[0] == shards[1]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("tokens", [0, 1, 5, 16])
+def test_spans_of_tokens_fill_the_sequence(tokens: int, size: int) -> None:
+    spans = [own_span(tokens, position, size) for position in range(size)]
+    assert [token for first, last in spans for token in range(first, last)] == list(range(tokens))
+    assert max(last - first for first, last in spans) <= -(-tokens // size)
