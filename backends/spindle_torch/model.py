@@ -156,7 +156,7 @@ class LocalModel:
             first, second = (fit_tokens(item, 1).flatten(1) for item in own)
             loss: torch.Tensor = layer(first, second, call.samples)
             return loss
-        rows = torch.cat([item.flatten(0, 1) for item in own], dim=1) if own else None
+        rows = _side_by_side([item.flatten(0, 1) for item in own])
         data = call.data.flatten(0, 1) if call.data is not None and index == 0 else None
         shards = _shards(call)
         if isinstance(layer, EmbeddingModule):
@@ -248,6 +248,13 @@ def _redrawn(module: nn.Module, drawer: Drawer) -> nn.Module:
             parameter.copy_(drawer.normal(name, parameter.shape, 0.02))
             parameter.requires_grad_(drawer.trained)
     return module
+
+
+def _side_by_side(own: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Give inputs one behind the other along the tokens; a single one as it is, not copied."""
+    if len(own) > 1:
+        return torch.cat(list(own), dim=1)
+    return own[0] if own else None
 
 
 def _shards(call: SliceCall) -> LayerShards | None:

@@ -154,7 +154,7 @@ class Training:
         given: list[torch.Tensor | None] = []
         if kept.output is not None and kept.output.requires_grad and gradients:
             ends.append(kept.output)
-            given.append(torch.stack(list(gradients.values())).sum(dim=0))
+            given.append(_added(list(gradients.values())))
         if kept.loss is not None and kept.loss.requires_grad:
             ends.append(kept.loss)
             given.append(None)
@@ -290,6 +290,11 @@ class Training:
             first_sample=first,
             last_sample=last,
         )
+
+
+def _added(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Give the sum over consumers; that of a single one as it is, not copied."""
+    return torch.stack(list(gradients)).sum(dim=0) if len(gradients) > 1 else gradients[0]
 
 
 def make_training(
