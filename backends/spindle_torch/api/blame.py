@@ -17,6 +17,8 @@ __all__ = ["blaming", "note_leaf"]
 _LEAF = "in the module "
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 _LONGEST = 600
+# Its exceptions are how torch ends a forward that runs once more for a backward.
+_RECOMPUTATION = "torch.utils.checkpoint"
 
 
 @contextmanager
@@ -31,6 +33,8 @@ def blaming(what: str, given: str = "", leaf: str = "") -> Iterator[None]:
     except SpindleError:
         raise
     except Exception as error:  # the user's code may raise anything
+        if type(error).__module__ == _RECOMPUTATION:
+            raise
         notes = [note for note in _notes(error) if note.startswith(_LEAF) and note != _LEAF + leaf]
         where = f" ({notes[0].removeprefix(_LEAF)})" if notes else ""
         raise InputError(f"{what}{where} raised {_described(error)}{given}") from error

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from spindle_sim import make_plan, parse_cluster
 from spindle_sim.errors import InputError, UsageError
@@ -239,3 +240,12 @@ def test_a_workload_is_saved_and_nothing_else() -> None:
     path: Any = 5
     with pytest.raises(UsageError, match="is no path"):
         save_workload(split.workload, path)
+
+
+def test_torchs_way_of_ending_a_recomputation_is_no_mistake() -> None:
+    inner = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    graph = joined(make(), inner).graph()
+    batch = DATA(0, 0, 2)
+    loss = checkpoint(graph, batch, use_reentrant=False)
+    torch.autograd.backward(loss)
+    assert all(parameter.grad is not None for parameter in inner.parameters())
