@@ -118,12 +118,13 @@ class Executor(Protocol):
 class Validation:
     """What plans took, and what their parts took beside them, over all rounds and in each.
 
+    `rounds` are what each rank measured in each round; of what ranks do together all have the same.
     Without probes there is no profiling. Executions have no losses.
     """
 
     executions: tuple[Execution, ...]
     profiling: Profiling | None = None
-    rounds: tuple[Profiling, ...] = ()
+    rounds: tuple[tuple[Profiling, ...], ...] = ()
 
 
 @runtime_checkable

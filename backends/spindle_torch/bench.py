@@ -36,11 +36,15 @@ __all__ = ["Bench", "make_bench", "make_step", "num_stepped", "step_s"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """An operator's forward, and the tensors whose gradients its backward may give."""
+    """An operator's forward, and the tensors whose gradients its backward may give.
+
+    Or those of `length` operators, each with the output of the one before it.
+    """
 
     forward: Callable[[], torch.Tensor]
     inputs: tuple[torch.Tensor, ...]
     weights: tuple[torch.Tensor, ...]
+    length: int = 1
 
     @property
     def backwards(self) -> tuple[Backward, ...]:
@@ -184,12 +188,22 @@ def _stand_in(size: int) -> Members | None:
 
 def _transformer(operator: TransformerLayer, make: _Maker) -> Bench:
     probe, tensor = make.probe, make.tensor
-    module = TransformerModule(operator, make.drawer)
+    modules = [TransformerModule(operator, make.drawer) for _ in range(probe.chained)]
     rows = make.normal(probe.samples, probe.tokens, operator.width)
-    if operator.context_width is None:
-        return _bench(lambda: module(rows, None, tensor), (rows,), module)
-    context = make.normal(probe.samples, probe.context_tokens, operator.context_width)
-    return _bench(lambda: module(rows, context, tensor), (rows, context), module)
+    inputs: tuple[torch.Tensor, ...] = (rows,)
+    context = None
+    if operator.context_width is not None:
+        context = make.normal(probe.samples, probe.context_tokens, operator.context_width)
+        inputs = rows, context
+
+    def forward() -> torch.Tensor:
+        made = rows
+        for module in modules:
+            made = module(made, context, tensor)
+        return made
+
+    weights = tuple(weight for module in modules for weight in module.parameters())
+    return Bench(forward=forward, inputs=inputs, weights=weights, length=len(modules))
 
 
 def _embedding(operator: Embedding, make: _Maker) -> Bench:

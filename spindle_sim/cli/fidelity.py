@@ -15,6 +15,7 @@ from spindle_sim.backend import Execution, ExecutionOptions, Validator
 from spindle_sim.cluster import Cluster, Gpu
 from spindle_sim.estimate import Estimator, Profile
 from spindle_sim.estimate.probe import Profiling, to_profile
+from spindle_sim.metrics import engine_time
 from spindle_sim.plan import Plan
 from spindle_sim.planner import make_plan
 from spindle_sim.planner.contract import contract
@@ -51,7 +52,8 @@ class Case:
 
     `paired_error` is the median of the errors of single rounds, each simulated from what was
     measured in that round; None where nothing was measured. `long_share` is the part of the compute
-    time in forwards and backwards of 10 ms and more.
+    time in forwards and backwards of 10 ms and more, `engine_share` the part of the executed
+    iteration in which ranks neither computed nor sent, received or waited.
     """
 
     workload: str
@@ -61,6 +63,7 @@ class Case:
     executed_s: float
     spread: float
     long_share: float
+    engine_share: float
     paired_error: float | None = None
 
     @property
@@ -103,20 +106,37 @@ def executed_cases(
     parts = probes_of_plans(graph, plans)
     found = validator.validate(plans, parts, steps, options, num_processes=ranks)
     assert found.profiling is not None, "probes were given"
-    later = Estimator(cluster, _profile(found.profiling))
-    single = [Estimator(cluster, _profile(item)) for item in found.rounds]
+    rounds = [_Round.of(cluster, ranks) for ranks in found.rounds]
     return [
-        _case(
-            plan,
-            _simulated(plan, later),
-            execution,
-            paired_error=statistics.median(
-                _simulated(plan, estimator).iteration_s / iteration_s - 1
-                for estimator, iteration_s in zip(single, execution.iterations_s, strict=True)
-            ),
-        )
+        _case(plan, [each.simulated(plan) for each in rounds], execution)
         for plan, execution in zip(plans, found.executions, strict=True)
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    """What one round measured: of each rank, and of the one that took the longest for all of it.
+
+    Ranks that share a slice go on at the pace of the slowest.
+    """
+
+    ranks: tuple[Estimator, ...]
+    slowest: Estimator
+
+    @classmethod
+    def of(cls, cluster: Cluster, measured: Sequence[Profiling]) -> "_Round":
+        """Take what each rank measured."""
+        ranks = tuple(Estimator(cluster, _profile(item)) for item in measured)
+        total_s = [
+            sum(result.point.forward_s + result.point.backward_s for result in item.results)
+            for item in measured
+        ]
+        return cls(ranks=ranks, slowest=ranks[total_s.index(max(total_s))])
+
+    def simulated(self, plan: Plan) -> "Timeline":
+        """Give an iteration of this round."""
+        again = retimed(plan, self.slowest, ranks=self.ranks)
+        return simulate(again, estimator=self.slowest)
 
 
 def emulated_cases(
@@ -149,7 +169,7 @@ def emulated_cases(
         time_scales=scales,
     )
     return [
-        _case(plan, timeline, execution, scale=scale)
+        _case(plan, [timeline], execution, scale=scale)
         for plan, timeline, execution, scale in zip(
             plans, free, found.executions, scales, strict=True
         )
@@ -217,20 +237,24 @@ def _profile(profiling: Profiling) -> Profile:
     return to_profile(profiling, name="this host", date=_DATE, tool="spindle validate-run")
 
 
-def _simulated(plan: Plan, estimator: Estimator) -> "Timeline":
-    return simulate(retimed(plan, estimator), estimator=estimator)
-
-
 def _case(
-    plan: Plan,
-    simulated: "Timeline",
-    execution: Execution,
-    *,
-    scale: float = 1.0,
-    paired_error: float | None = None,
+    plan: Plan, simulated: "Sequence[Timeline]", execution: Execution, *, scale: float = 1.0
 ) -> Case:
-    durations_s = [span.duration_s * scale for span in simulated.spans if span.kind == "compute"]
+    """Compare an iteration, simulated for each round or once for all, with the executed ones."""
+    middle_s = statistics.median(timeline.iteration_s for timeline in simulated)
+    durations_s = [
+        span.duration_s * scale
+        for timeline in simulated
+        for span in timeline.spans
+        if span.kind == "compute"
+    ]
     times_s = execution.iterations_s
+    paired_error = None
+    if len(simulated) > 1:
+        paired_error = statistics.median(
+            timeline.iteration_s / time_s - 1
+            for timeline, time_s in zip(simulated, times_s, strict=True)
+        )
     spread_s = 0.0
     if len(times_s) > 1:
         first_s, _, third_s = statistics.quantiles(times_s, n=4, method="inclusive")
@@ -240,9 +264,10 @@ def _case(
         workload=plan.workload.name,
         strategy=plan.strategy,
         ranks=plan.cluster.num_devices,
-        simulated_s=simulated.iteration_s * scale,
+        simulated_s=middle_s * scale,
         executed_s=executed_s,
         spread=spread_s / executed_s,
         long_share=sum(x for x in durations_s if x >= _LONG_S) / sum(durations_s),
+        engine_share=engine_time(execution.timeline).share,
         paired_error=paired_error,
     )

@@ -28,6 +28,9 @@ _LARGER = {"multitask-clip": (8, 8), "ofasys": (8, 8), "qwen-val": (8, 4)}
 _OTHERS_LARGER = (8, 4)
 _TASKS = 4
 _RANKS = {False: "1,2", True: "8,16"}
+_ITERATIONS = {False: 20, True: 2}  # emulated ones hardly differ
+# Beyond these, ranks mostly wait for a core: figures would be the host's scheduler's.
+_MOST_RANKS_PER_CORE = {False: 8, True: 32}
 _DEVICES_PER_NODE = 8
 _SHARE = 0.95
 
@@ -57,11 +60,12 @@ Ranks = Annotated[
     ),
 ]
 Iterations = Annotated[
-    int,
+    int | None,
     typer.Option(
         metavar="COUNT",
         parser=integer_parser("--iterations", least=1),
         help="Rounds to take medians of; one more before them warms up.",
+        show_default="20; with --emulate 2",
     ),
 ]
 Emulate = Annotated[
@@ -73,7 +77,7 @@ TimeScale = Annotated[
     typer.Option(
         metavar="FACTOR",
         parser=number_parser("--time-scale"),
-        help="With --emulate: wait this many times as long; 0 makes iterations last two seconds.",
+        help="With --emulate: wait this many times as long; 0: until slices take 30 ms.",
     ),
 ]
 Timeout = Annotated[
@@ -92,7 +96,7 @@ def validate_run(
     workload: Workloads = None,
     strategies: Strategies = None,
     ranks: Ranks = None,
-    iterations: Iterations = 20,
+    iterations: Iterations = None,
     emulate: Emulate = False,
     time_scale: TimeScale = 0.0,
     timeout: Timeout = 300.0,
@@ -108,7 +112,7 @@ def validate_run(
 
     read = [_workload(name, emulate=emulate) for name in workload or list(_LARGER)]
     options = ExecutionOptions(
-        iterations=iterations,
+        iterations=_ITERATIONS[emulate] if iterations is None else iterations,
         emulate=emulate,
         time_scale=time_scale,
         seed=seed,
@@ -131,10 +135,23 @@ def validate_run(
 
 def _counts(text: str, *, emulate: bool) -> list[int]:
     counts = [integer_parser("--ranks", least=1)(part.strip()) for part in text.split(",")]
+    cores = os.cpu_count() or 1
+    most = cores * _MOST_RANKS_PER_CORE[emulate]
+    what = "emulated ranks" if emulate else "ranks that compute (more with --emulate)"
     odd = [
+        f"--ranks {count}: {cores} cores have room for {most} {what}"
+        for count in counts
+        if count > most
+    ]
+    odd += [
         f"--ranks {count}: beyond {_DEVICES_PER_NODE} it must be a multiple of that"
         for count in counts
         if emulate and count > _DEVICES_PER_NODE and count % _DEVICES_PER_NODE
+    ]
+    odd += [
+        f"--ranks {count}: given {counts.count(count)} times; once is enough"
+        for count in dict.fromkeys(counts)
+        if counts.count(count) > 1
     ]
     if odd:
         raise UsageError(*odd)
@@ -191,6 +208,8 @@ def _document(
         "p95_error": percentile(errors, _SHARE),
         "median_paired_error": statistics.median(paired) if paired else None,
         "p95_paired_error": percentile(paired, _SHARE) if paired else None,
+        "median_engine_share": statistics.median(case.engine_share for case in cases),
+        "largest_engine_share": max(case.engine_share for case in cases),
         "median_spread": statistics.median(case.spread for case in cases),
         "orders": [{**asdict(order), "same": order.is_same} for order in found],
         "orders_same": sum(order.is_same for order in found),
@@ -212,6 +231,7 @@ def _print(cases: "Sequence[Case]", document: dict[str, object]) -> None:
         "Error",
         "Paired",
         "Spread",
+        "Engine",
     )
     for case in cases:
         table.add_row(
@@ -223,6 +243,7 @@ def _print(cases: "Sequence[Case]", document: dict[str, object]) -> None:
             f"{case.error:+.1%}",
             "-" if case.paired_error is None else f"{case.paired_error:+.1%}",
             f"{case.spread:.1%}",
+            f"{case.engine_share:.1%}",
         )
     print_table(console, table)
     console.print(
@@ -234,6 +255,10 @@ def _print(cases: "Sequence[Case]", document: dict[str, object]) -> None:
             f"Round by round: median {document['median_paired_error']:.1%}, 95th percentile"
             f" {document['p95_paired_error']:.1%}"
         )
+    console.print(
+        f"The engine's own share of an iteration: median {document['median_engine_share']:.1%},"
+        f" largest {document['largest_engine_share']:.1%}"
+    )
     found = list(orders(cases))
     console.print(
         f"Pairs of strategies more than 5 % apart: {len(found)}, in the same order in both:"

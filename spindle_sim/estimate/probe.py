@@ -12,6 +12,7 @@ from spindle_sim.estimate.profile import (
     ProfiledOperator,
     ProfileProvenance,
 )
+from spindle_sim.units import counted
 from spindle_sim.workload import Operator, OperatorCost, Projection
 from spindle_sim.workload.operators import BYTES_PER_ELEMENT
 
@@ -29,6 +30,7 @@ class Probe:
     Of its tokens `flowing_tokens` come from other operators, which matters to an embedding; a
     projection pools them if they are more or fewer than its own.
     `batch_size` is set where the operator meets the whole global batch, over `replicas` devices.
+    It is to be measured as one of `chained`, one behind the other, where it can follow itself.
     """
 
     operator: Operator
@@ -39,6 +41,7 @@ class Probe:
     tp: int = 1
     batch_size: int | None = None
     replicas: int = 1
+    chained: int = 1
 
     @property
     def signature(self) -> tuple[Operator, int, int, int, int | None]:
@@ -73,7 +76,7 @@ class Probe:
     @property
     def name(self) -> str:
         """The operator in words, without its samples."""
-        words = [self.operator.kind, f"{self.tokens} tokens"]
+        words = [self.operator.kind, counted(self.tokens, "token")]
         if self.context_tokens:
             words.append(f"{self.context_tokens} of context")
         if self.tp > 1:
@@ -132,7 +135,7 @@ def to_profile(profiling: Profiling, *, name: str, date: str, tool: str) -> Prof
     missing += [] if profiling.optimizer else ["the optimizer step"]
     unmeasured = f"not measured: {' and '.join(missing)}" if missing else "with links and steps"
     if profiling.skipped:
-        unmeasured += f"; {len(profiling.skipped)} points skipped"
+        unmeasured += f"; {counted(len(profiling.skipped), 'point')} skipped"
     return Profile(
         format_version=PROFILE_VERSION,
         name=name,

@@ -3,7 +3,9 @@
 One device is enough for the compute of any n = dp * tp, since only the batch of a device counts.
 """
 
+import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from spindle_sim.estimate import Estimator
 from spindle_sim.estimate.probe import Probe, StepProbe
@@ -32,14 +34,22 @@ def probes(graph: MetaGraph, estimator: Estimator) -> tuple[Probe, ...]:
 
 
 def probes_of_plans(graph: MetaGraph, plans: Sequence[Plan]) -> tuple[Probe, ...]:
-    """Give the probes that the slices of plans of one workload run, smallest first."""
+    """Give the probes that the slices of plans of one workload run, smallest first.
+
+    Each is chained as its operator is in the median slice.
+    """
     found: dict[tuple[object, ...], Probe] = {}
+    lengths: dict[tuple[object, ...], list[int]] = {}
     for plan in plans:
         for item in plan.slices:
             replicas = item.dp * plan.micro_batches(item.round)  # of batch / replicas samples
             probe = _probe(graph, graph.nodes[item.metaop], item.tp, replicas=replicas)
             found.setdefault((probe.signature, probe.samples), probe)
-    return tuple(sorted(found.values(), key=lambda probe: probe.work))
+            lengths.setdefault((probe.signature, probe.samples), []).append(item.num_ops)
+    chains = [
+        replace(probe, chained=statistics.median_low(lengths[key])) for key, probe in found.items()
+    ]
+    return tuple(sorted(chains, key=lambda probe: probe.work))
 
 
 def step_probes(workload: Workload) -> tuple[StepProbe, ...]:

@@ -4,6 +4,7 @@ Devices, order, flows and groups stay: a plan that was made from one profile can
 a later one of the same device.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from spindle_sim.estimate import Estimator
@@ -14,13 +15,21 @@ from spindle_sim.planner.metagraph import MetaGraph
 __all__ = ["retimed"]
 
 
-def retimed(plan: Plan, estimator: Estimator) -> Plan:
-    """Give the plan with the durations that `estimator` states, and its profile's name."""
+def retimed(plan: Plan, estimator: Estimator, *, ranks: Sequence[Estimator] | None = None) -> Plan:
+    """Give the plan with the durations that `estimator` states, and its profile's name.
+
+    With `ranks`, one for each device, a slice of a single device takes what that one's states.
+    """
     graph = contract(plan.workload)
     return replace(
         plan,
         slices=tuple(
-            _retimed(item, graph, estimator, micro_batches=plan.micro_batches(item.round))
+            _retimed(
+                item,
+                graph,
+                estimator if ranks is None or len(item.devices) > 1 else ranks[item.devices[0]],
+                micro_batches=plan.micro_batches(item.round),
+            )
             for item in plan.slices
         ),
         inputs=replace(plan.inputs, profile=estimator.profile_hash),

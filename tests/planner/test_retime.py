@@ -34,6 +34,38 @@ def test_timed_by_its_own_estimator_a_plan_stays_as_it_is(strategy: str) -> None
         assert replace(other, forward_s=item.forward_s, backward_s=item.backward_s) == item
 
 
+def test_timed_by_rank_a_slice_of_one_device_takes_what_that_rank_measured() -> None:
+    plan = make_plan(builtin_workload("multitask-clip").with_first_tasks(3), CLUSTER, "optimus")
+    other = Estimator(parse_cluster("h100:1x4"))
+    ranks = [Estimator(CLUSTER), other, Estimator(CLUSTER), Estimator(CLUSTER)]
+    again = retimed(plan, other, ranks=ranks)
+    by_other = retimed(plan, other)
+    kinds = set()
+    for item, anew, all_other in zip(plan.slices, again.slices, by_other.slices, strict=True):
+        mine = len(item.devices) == 1 and item.devices[0] != 1
+        if item.backward_s != pytest.approx(all_other.backward_s):  # more than launching kernels
+            kinds.add(mine)
+        expected = item if mine else all_other
+        assert anew.forward_s == pytest.approx(expected.forward_s)
+        assert anew.backward_s == pytest.approx(expected.backward_s)
+    assert kinds == {True, False}
+
+
+def test_probes_are_chained_as_in_the_median_slice() -> None:
+    plan = make_plan(WORKLOAD, CLUSTER, "seq")
+    graph = contract(WORKLOAD)
+    lengths: dict[tuple[object, ...], set[int]] = {}
+    for item in plan.slices:
+        node = graph.nodes[item.metaop].operator
+        key = node.operator, node.tokens, node.batch_size * node.items // item.dp
+        lengths.setdefault(key, set()).add(item.num_ops)
+    found = probes_of_plans(graph, [plan])
+    assert any(probe.chained > 1 for probe in found)
+    for probe in found:
+        known = lengths[probe.operator, probe.tokens, probe.samples]
+        assert min(known) <= probe.chained <= max(known)
+
+
 def test_timed_by_a_profile_of_its_probes_each_slice_takes_its_points() -> None:
     plan = make_plan(WORKLOAD, CLUSTER, "spindle")
     found = probes_of_plans(contract(WORKLOAD), [plan])

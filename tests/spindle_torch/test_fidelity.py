@@ -32,6 +32,7 @@ def case(strategy: str, simulated_s: float, executed_s: float, ranks: int = 2) -
         executed_s=executed_s,
         spread=0.0,
         long_share=1.0,
+        engine_share=0.01,
     )
 
 
@@ -51,6 +52,10 @@ def test_a_case_is_profiled_planned_simulated_and_executed() -> None:
         assert 1 / MOST < item["simulated_s"] / item["executed_s"] < MOST
         assert item["paired_error"] > -1
         assert item["long_share"] > 0.5
+        assert 0 < item["engine_share"] < 1
+    shares = [item["engine_share"] for item in cases]
+    assert document["largest_engine_share"] == max(shares)
+    assert document["median_engine_share"] == pytest.approx(sum(shares) / 2)
     # On one rank both run the same slices one behind the other: one profile, one simulated time.
     assert cases[0]["simulated_s"] == pytest.approx(cases[1]["simulated_s"])
     assert document["median_error"] == pytest.approx(sum(abs(i["error"]) for i in cases) / 2)
@@ -99,6 +104,10 @@ def test_a_percentile_is_one_of_the_values() -> None:
     ("arguments", "said"),
     [
         (["--ranks", "0"], "--ranks 0: expected a whole number, at least 1"),
+        (["--ranks", "-2"], "--ranks -2: expected a whole number, at least 1"),
+        (["--ranks", "2,1,2"], "--ranks 2: given 2 times; once is enough"),
+        (["--ranks", "100000"], "ranks that compute (more with --emulate)"),
+        (["--ranks", "100000", "--emulate"], "emulated ranks"),
         (["--ranks", "12", "--emulate"], "must be a multiple"),
         (["--time-scale", "2"], "add --emulate"),
         (["--strategies", "magic"], "no strategy 'magic'"),

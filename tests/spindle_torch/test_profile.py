@@ -156,6 +156,23 @@ def test_a_bench_has_the_layers_parameters_and_gives_the_gradients_asked_for(
         bench.forget()
 
 
+def test_chained_operators_take_each_others_output() -> None:
+    operator = next(item for item in OPERATORS if isinstance(item, TransformerLayer))
+    probe = Probe(operator=operator, tokens=5, samples=4, context_tokens=3, chained=3)
+    bench = make_bench(probe, torch.float32, torch.device("cpu"))
+    assert bench.length == 3
+    assert sum(weight.numel() for weight in bench.weights) == 3 * operator.parameters
+    bench.want(Backward.FULL)
+    output = bench.forward()
+    torch.autograd.backward(output, torch.ones_like(output))
+    # The last layer's input depends on the first one's weights, or those would get no gradient.
+    assert all(tensor.grad is not None for tensor in (*bench.inputs, *bench.weights))
+    alone = make_bench(replace(probe, chained=1), torch.float32, torch.device("cpu"))
+    assert alone.length == 1
+    loss = Probe(operator=ContrastiveLoss(width=16), tokens=1, samples=4, batch_size=4, chained=3)
+    assert make_bench(loss, torch.float32, torch.device("cpu")).length == 1
+
+
 def test_a_loss_meets_the_whole_batch() -> None:
     """Of 4 pairs, each against 8 that are these 4 twice: the mean over both is log 2 above."""
     one = Probe(operator=ContrastiveLoss(width=16), tokens=1, samples=4, batch_size=4)
