@@ -1,16 +1,24 @@
 """`spindle validate-run` for real, on one rank: what it says, not how well it fares here."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 
-from spindle_sim.backend import find_validator
+from spindle_sim.backend import Execution, ExecutionOptions, Validation, find_validator
 from spindle_sim.cli.application import application
-from spindle_sim.cli.fidelity import Case, orders, percentile
+from spindle_sim.cli.fidelity import Case, executed_cases, orders, percentile
 from spindle_sim.errors import UsageError
+from spindle_sim.estimate.probe import Probe, ProbeResult, Profiling, StepProbe
+from spindle_sim.estimate.profile import OperatorPoint
+from spindle_sim.plan import Plan
+from spindle_sim.simulator import simulate
+from spindle_sim.workload import builtin_workload
+from spindle_sim.workload.tiny import tiny
 
 MOST = 20.0  # a busy host may be several times slower in one half: only what is absurd fails
 
@@ -34,6 +42,88 @@ def case(strategy: str, simulated_s: float, executed_s: float, ranks: int = 2) -
         long_share=1.0,
         engine_share=0.01,
     )
+
+
+@dataclass(slots=True)
+class Stated:
+    """Measures nothing: in round k an operator takes k + 1 ms, on each rank times its factor."""
+
+    factors: tuple[float, ...]
+    name: str = "stated"
+
+    def execute(self, plan: Plan, options: ExecutionOptions) -> Execution:
+        raise AssertionError("not asked for")
+
+    def validate(
+        self,
+        plans: Sequence[Plan],
+        probes: Sequence[Probe],
+        steps: Sequence[StepProbe],
+        options: ExecutionOptions,
+        *,
+        num_processes: int,
+        time_scales: Sequence[float] = (),
+    ) -> Validation:
+        del steps, time_scales
+        assert num_processes == len(self.factors)
+        return Validation(
+            executions=tuple(
+                Execution(
+                    timeline=simulate(plan), iterations_s=(1.0,) * options.iterations, losses=()
+                )
+                for plan in plans
+            ),
+            profiling=_measured(probes, 1e-3),
+            rounds=tuple(
+                tuple(_measured(probes, 1e-3 * factor * (k + 1)) for factor in self.factors)
+                for k in range(options.iterations)
+            ),
+        )
+
+
+def _measured(probes: Sequence[Probe], time_s: float) -> Profiling:
+    results = tuple(
+        ProbeResult(
+            probe=probe,
+            point=OperatorPoint(
+                samples=float(probe.samples),
+                forward_s=time_s,
+                backward_s=time_s,
+                input_backward_s=time_s,
+                weight_backward_s=time_s,
+            ),
+            spread=0.0,
+            repeats=1,
+        )
+        for probe in probes
+    )
+    return Profiling(device="none", method="stated", tool="none", elapsed_s=0.0, results=results)
+
+
+def simulated_s(strategy: str, *factors: float, rounds: int = 3) -> float:
+    workload = tiny(builtin_workload("multitask-clip")).with_first_tasks(3)
+    options = ExecutionOptions(iterations=rounds)
+    (found,) = executed_cases(workload, len(factors), [strategy], Stated(factors), options)
+    return found.simulated_s
+
+
+def test_ranks_that_share_slices_go_at_the_pace_of_the_slower() -> None:
+    assert simulated_s("seq", 1.0, 3.0) == pytest.approx(simulated_s("seq", 3.0, 3.0))
+    assert simulated_s("seq", 3.0, 1.0) == pytest.approx(simulated_s("seq", 3.0, 3.0))
+    assert simulated_s("seq", 1.0, 1.0) < 0.9 * simulated_s("seq", 3.0, 3.0)
+
+
+def test_slices_of_one_rank_take_what_it_measured() -> None:
+    """Of tasks apart, the rank with less to do may be slower without anybody's waiting longer."""
+    alike = simulated_s("optimus", 1.0, 1.0)
+    one, other = simulated_s("optimus", 1.0, 1.01), simulated_s("optimus", 1.01, 1.0)
+    assert min(one, other) == pytest.approx(alike)
+    assert alike < max(one, other) < 1.01 * alike
+
+
+def test_the_simulated_iteration_is_the_median_of_rounds() -> None:
+    middle = simulated_s("seq", 2.0, 2.0, rounds=1)
+    assert simulated_s("seq", 1.0, 1.0, rounds=3) == pytest.approx(middle)
 
 
 @pytest.mark.slow
