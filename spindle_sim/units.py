@@ -9,6 +9,7 @@ import re
 from spindle_sim.errors import InputError
 
 __all__ = [
+    "counted",
     "format_bandwidth",
     "format_bit_rate",
     "format_bytes",
@@ -24,6 +25,11 @@ _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9, "min": 1 / 60, "h": 1 / 3600}
 _LARGEST = 1e100
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]+)\s*")
+
+
+def counted(number: int, noun: str) -> str:
+    """Give "1 task" or "1,024 tasks"; a plural ends in "s"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def parse_bytes(text: str) -> float:

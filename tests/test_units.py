@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from spindle_sim.errors import InputError
 from spindle_sim.units import (
+    counted,
     format_bandwidth,
     format_bit_rate,
     format_bytes,
@@ -123,6 +124,11 @@ def test_a_network_card_is_shown_in_bits_as_it_is_sold(text: str, expected: str)
 @given(st.floats(min_value=1e-9, max_value=1e6))
 def test_a_formatted_duration_reads_back_to_four_digits(duration_s: float) -> None:
     assert parse_duration(format_duration(duration_s)) == pytest.approx(duration_s, rel=5e-4)
+
+
+def test_one_of_a_kind_is_singular() -> None:
+    assert [counted(number, "task") for number in (0, 1, 2)] == ["0 tasks", "1 task", "2 tasks"]
+    assert counted(1024, "slice") == "1,024 slices"
 
 
 def test_formats_are_what_a_person_reads() -> None:

@@ -22,6 +22,25 @@ from spindle_sim.cli.validate_run import validate_run
 
 __all__ = ["application"]
 
+# Short enough for the list of `spindle -h`, in the order in which one comes to need them.
+_VERBS = {
+    compare: "Which strategy is fastest, and why.",
+    sweep: "The same for many clusters, tasks and batches.",
+    plan: "Plan a workload and write the plan file.",
+    validate: "Check a plan file.",
+    simulate: "Simulate a plan file; report, trace.",
+    run: "Train by a plan file here, or emulate it (torch).",
+    validate_run: "How far is the simulator off on this host? (torch)",
+    validate_measured: "How far is it off on measured iterations?",
+    profile: "Measure operators on this host (torch).",
+    curves: "How operators scale with devices.",
+    reproduce: "The paper's evaluation beside ours.",
+    workloads: "List the built-in workloads.",
+    gpus: "List the GPUs that are known.",
+    schema: "Print the JSON Schema of a file format.",
+    init: "Write an example workload to start from.",
+}
+
 
 def application() -> typer.Typer:
     """Build the command line."""
@@ -33,24 +52,8 @@ def application() -> typer.Typer:
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for verb in (
-        compare,
-        sweep,
-        plan,
-        validate,
-        simulate,
-        run,
-        validate_run,
-        validate_measured,
-        profile,
-        curves,
-        reproduce,
-        workloads,
-        gpus,
-        schema,
-        init,
-    ):
-        app.command()(verb)
+    for verb, summary in _VERBS.items():
+        app.command(short_help=summary)(verb)
     return app
 
 
@@ -72,5 +75,5 @@ def _spindle(
     """Plan and simulate multi-task multi-modal training on a GPU cluster.
 
     Start with `spindle compare`: it needs no file. Exit codes: 0 ok, 1 a bug, 2 wrong usage, 3 a
-    wrong input file, 4 no feasible plan, 130 interrupted.
+    wrong input file, 4 no feasible plan, 5 a run failed, 130 interrupted.
     """

@@ -6,6 +6,7 @@ from spindle_sim.cli.console import new_table, print_json, stdout_console
 from spindle_sim.cli.fitting import print_table
 from spindle_sim.cli.options import JsonOutput
 from spindle_sim.cli.rows import workload_row
+from spindle_sim.units import counted
 
 __all__ = ["gpus", "workloads"]
 
@@ -20,7 +21,9 @@ def workloads(*, json: JsonOutput = False) -> None:
         return
     console = stdout_console()
     for name, workload in built.items():
-        console.print(f"{name}: {len(workload.tasks)} tasks, {workload.parameters:,} parameters")
+        console.print(
+            f"{name}: {counted(len(workload.tasks), 'task')}, {workload.parameters:,} parameters"
+        )
         table = new_table("", "Task", "Batch", "Modules")
         table.columns[2].justify = "left"
         for task in workload.tasks:

@@ -9,6 +9,7 @@ from spindle_sim.cli.comparison import Comparison, Outcome, SimulationOptions, c
 from spindle_sim.cli.console import print_json, progress, stdout_console
 from spindle_sim.cli.inputs import check_placement, read_profile, read_strategies, read_workload
 from spindle_sim.cli.options import (
+    STRATEGY_NAMES,
     BatchScale,
     ClusterName,
     Jitter,
@@ -54,7 +55,7 @@ def compare(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Strategies to compare (comma-separated); all by default.",
+            help=f"Strategies to compare (comma-separated), of {STRATEGY_NAMES}; all by default.",
             show_default=False,
         ),
     ] = None,

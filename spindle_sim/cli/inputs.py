@@ -116,11 +116,15 @@ def _with_batch_scale(workload: "Workload", scale: float) -> "Workload":
 
 
 def _with_tasks(workload: "Workload", tasks: str) -> "Workload":
+    from spindle_sim.units import counted
+
     known = [task.name for task in workload.tasks]
     digits = tasks.lstrip("+-")
     if digits.isdecimal():
         if len(digits) > _MAX_DIGITS or not 1 <= int(tasks) <= len(known):
-            raise UsageError(f"--tasks {tasks:.40}: {workload.name} has {len(known)} tasks")
+            raise UsageError(
+                f"--tasks {tasks:.40}: {workload.name} has {counted(len(known), 'task')}"
+            )
         return workload.with_first_tasks(int(tasks))
     names = _names(tasks, "--tasks")
     unknown = [

@@ -10,6 +10,7 @@ import typer
 from spindle_sim.errors import UsageError
 
 __all__ = [
+    "STRATEGY_NAMES",
     "BatchScale",
     "ClusterName",
     "Jitter",
@@ -30,6 +31,7 @@ __all__ = [
     "number_parser",
 ]
 
+STRATEGY_NAMES = "spindle, seq, uniform, optimus, stmm, megatron, deepspeed"  # for --help
 _MAX_DIGITS = 30
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from spindle_sim.units import counted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -33,7 +35,7 @@ class TaskParallelism:
         if self.chunks > 1:
             parts.append(f"{self.chunks} chunks a rank")
         if self.recomputed_ops:
-            parts.append(f"{self.recomputed_ops} operators recomputed")
+            parts.append(f"{counted(self.recomputed_ops, 'operator')} recomputed")
         if self.selective:
             parts.append("attention recomputed")
         return ", ".join(parts)

@@ -8,6 +8,7 @@ import typer
 
 from spindle_sim.cli.inputs import check_placement, read_profile, read_strategies, read_workload
 from spindle_sim.cli.options import (
+    STRATEGY_NAMES,
     BatchScale,
     ClusterName,
     NicBandwidth,
@@ -34,7 +35,7 @@ def plan(
         str, typer.Option("--output", "-o", metavar="FILE", help="The plan file to write.")
     ],
     strategy: Annotated[
-        str, typer.Option(metavar="NAME", help="The strategy to plan with.")
+        str, typer.Option(metavar="NAME", help=f"The strategy to plan with: {STRATEGY_NAMES}.")
     ] = "spindle",
     tasks: Tasks = None,
     cluster: ClusterName = "a800:2x8",
@@ -55,7 +56,7 @@ def plan(
     from spindle_sim.cluster import parse_cluster
     from spindle_sim.plan import save_plan
     from spindle_sim.planner import make_plan
-    from spindle_sim.units import format_duration
+    from spindle_sim.units import counted, format_duration
 
     made = make_plan(
         read_workload(workload, tasks, batch_scale, tiny=tiny),
@@ -74,7 +75,7 @@ def plan(
     tuned = parallelism_note(made)
     print(
         f"{output}: {made.strategy} for {made.workload.name} on {made.cluster.name},"
-        f" {len(made.metaops)} MetaOps in {len(made.slices)} slices,"
+        f" {counted(len(made.metaops), 'MetaOp')} in {counted(len(made.slices), 'slice')},"
         f" compute optimum {format_duration(made.optimum_s)}{f'; {tuned}' if tuned else ''}",
         file=sys.stderr if is_stdout(output) else sys.stdout,
     )

@@ -51,11 +51,12 @@ Links = Annotated[
     bool, typer.Option("--links", help="Measure messages and all-reduces on this host, too.")
 ]
 NumProcesses = Annotated[
-    int,
+    int | None,
     typer.Option(
         metavar="COUNT",
         parser=integer_parser("--nproc", least=2),
-        help="With --links: the number of processes.",
+        help="With --links: the number of processes; 2 by default.",
+        show_default=False,
     ),
 ]
 Date = Annotated[
@@ -78,13 +79,15 @@ def profile(
     dtype: Dtype = "float32",
     seconds: Seconds = 300.0,
     links: Links = False,
-    nproc: NumProcesses = 2,
+    nproc: NumProcesses = None,
     date: Date = None,
     json: JsonOutput = False,
 ) -> None:
     """Measure one operator of each kind on this host, for the batches of a cluster's devices."""
     check_outputs([workload, cluster], output=output)
     _check_choices(device, dtype)
+    if nproc is not None and not links:
+        raise UsageError(f"--nproc {nproc}: is for the links; add --links, or leave it out")
     day = _day(date)
     import spindle_sim
     from spindle_sim.backend import ProfilingOptions
@@ -93,7 +96,7 @@ def profile(
 
     read = read_workload(workload, tasks, batch_scale, tiny=tiny)
     options = ProfilingOptions(
-        device=device, dtype=dtype, budget_s=seconds, num_processes=nproc if links else 1
+        device=device, dtype=dtype, budget_s=seconds, num_processes=(nproc or 2) if links else 1
     )
     found = _measure(read, cluster, options)
     made = to_profile(
@@ -123,11 +126,14 @@ def _measure(workload: "Workload", cluster: str, options: "ProfilingOptions") ->
 
 
 def _print(output: str, found: "Profiling", num_operators: int) -> None:
+    from spindle_sim.units import counted
+
     stream = sys.stderr if is_stdout(output) else sys.stdout
     print(
-        f"{output}: {len(found.results)} points of {num_operators} operators and"
-        f" {len(found.links)} of links on {found.device}, in {found.elapsed_s:.0f} s;"
-        f" {len(found.skipped)} points skipped",
+        f"{output}: {counted(len(found.results), 'point')} of"
+        f" {counted(num_operators, 'operator')} and {len(found.links)} of links on"
+        f" {found.device}, in {found.elapsed_s:.0f} s;"
+        f" {counted(len(found.skipped), 'point')} skipped",
         file=stream,
     )
     print(f"Not measured, but modelled by the estimator: {_unmeasured(found)}", file=stream)

@@ -2,21 +2,30 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from spindle_sim.cli.console import new_table, print_json, stdout_console
 from spindle_sim.cli.fitting import print_table
-from spindle_sim.cli.options import (
-    JsonOutput,
-    OverlapSync,
-    PlanFile,
-    Seed,
-    integer_parser,
-    number_parser,
-)
+from spindle_sim.cli.options import JsonOutput, OverlapSync, PlanFile, Seed
 from spindle_sim.cli.outputs import check_outputs
+from spindle_sim.cli.run_options import (
+    Autocast,
+    BucketMegabytes,
+    Checkpoint,
+    CheckpointEvery,
+    CheckpointKeep,
+    ClipNorm,
+    Dtype,
+    Emulate,
+    Iterations,
+    NumProcesses,
+    Resume,
+    TimelineFile,
+    Timeout,
+    TimeScale,
+    TraceFile,
+    UntilStep,
+)
 from spindle_sim.cli.validate import load_valid_plan
 from spindle_sim.errors import UsageError, suggestion
 
@@ -27,6 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+_OF_MODULES = "split from torch modules"  # the note of what `spindle_torch.api` made
+_ITERATIONS = 3
+_BUCKET_MB = 100.0
 _DTYPES = ("float32", "float64")
 _AUTOCASTS = ("bf16",)
 _FIGURES = (
@@ -39,135 +51,18 @@ _FIGURES = (
 )
 
 
-NumProcesses = Annotated[
-    int | None,
-    typer.Option(
-        metavar="COUNT",
-        parser=integer_parser("--nproc", least=1),
-        help="Processes to start: one for each device of the plan, which is the default.",
-        show_default=False,
-    ),
-]
-Iterations = Annotated[
-    int,
-    typer.Option(
-        metavar="COUNT",
-        parser=integer_parser("--iterations", least=1),
-        help="Training steps to run; the first warms up.",
-    ),
-]
-Emulate = Annotated[
-    bool, typer.Option("--emulate", help="Wait for the planned times instead of computing.")
-]
-TimeScale = Annotated[
-    float,
-    typer.Option(
-        metavar="FACTOR",
-        parser=number_parser("--time-scale", above=0.0),
-        help="With --emulate: wait this many times as long as planned.",
-    ),
-]
-Dtype = Annotated[str, typer.Option(metavar="float32|float64", help="The precision of everything.")]
-Autocast = Annotated[
-    str | None,
-    typer.Option(
-        metavar="bf16",
-        help="Compute and send activations in this precision; parameters stay in float32.",
-        show_default=False,
-    ),
-]
-ClipNorm = Annotated[
-    float | None,
-    typer.Option(
-        "--clip-norm",
-        metavar="NORM",
-        parser=number_parser("--clip-norm", above=0.0),
-        help="Scale the gradients to this norm, over all parameters, where it is larger.",
-        show_default=False,
-    ),
-]
-BucketMegabytes = Annotated[
-    float,
-    typer.Option(
-        "--bucket-mb",
-        metavar="MB",
-        parser=number_parser("--bucket-mb", above=0.0),
-        help="With --overlap-sync: gradients that leave together.",
-    ),
-]
-Checkpoint = Annotated[
-    str | None,
-    typer.Option(metavar="FOLDER", help="Save the training here, at the end.", show_default=False),
-]
-CheckpointEvery = Annotated[
-    int | None,
-    typer.Option(
-        metavar="STEPS",
-        parser=integer_parser("--checkpoint-every", least=1),
-        help="With --checkpoint: save after every so many steps, too.",
-        show_default=False,
-    ),
-]
-CheckpointKeep = Annotated[
-    int | None,
-    typer.Option(
-        metavar="COUNT",
-        parser=integer_parser("--checkpoint-keep", least=1),
-        help="With --checkpoint: remove all but the latest; all stay without it.",
-        show_default=False,
-    ),
-]
-Resume = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Go on from the latest whole checkpoint in a folder, or from one of them.",
-        show_default=False,
-    ),
-]
-UntilStep = Annotated[
-    int | None,
-    typer.Option(
-        metavar="STEP",
-        parser=integer_parser("--until-step", least=1),
-        help="End after this step of the whole training, instead of --iterations.",
-        show_default=False,
-    ),
-]
-Timeout = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS",
-        parser=number_parser("--timeout", above=0.0),
-        help="How long a message or a collective may take.",
-    ),
-]
-TimelineFile = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="Write the executed timeline (JSON).", show_default=False),
-]
-TraceFile = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Write the executed iteration for the Perfetto UI (Chrome JSON).",
-        show_default=False,
-    ),
-]
-
-
 def run(
     plan: PlanFile,
     *,
     nproc: NumProcesses = None,
-    iterations: Iterations = 3,
+    iterations: Iterations = None,
     emulate: Emulate = False,
-    time_scale: TimeScale = 1.0,
-    dtype: Dtype = "float32",
+    time_scale: TimeScale = None,
+    dtype: Dtype = None,
     autocast: Autocast = None,
     clip_norm: ClipNorm = None,
     overlap_sync: OverlapSync = False,
-    bucket_mb: BucketMegabytes = 100.0,
+    bucket_mb: BucketMegabytes = None,
     checkpoint: Checkpoint = None,
     checkpoint_every: CheckpointEvery = None,
     checkpoint_keep: CheckpointKeep = None,
@@ -182,20 +77,33 @@ def run(
     """Run a plan on this host, a process for each device, beside its simulation."""
     check_outputs([plan], timeline=timeline, trace=trace)
     _check_choices(dtype, autocast)
+    _check_pairs(
+        emulate=emulate,
+        time_scale=time_scale,
+        dtype=dtype,
+        iterations=iterations,
+        until_step=until_step,
+    )
     from spindle_sim.backend import CheckpointOptions, ExecutionOptions, find_executor
 
     loaded = load_valid_plan(plan)
     _check_processes(nproc, loaded)
+    if not emulate:
+        _check_modules(plan, loaded)
+    if bucket_mb is not None and not (overlap_sync or loaded.overlap_sync):
+        raise UsageError(
+            f"--bucket-mb {bucket_mb:g}: is for --overlap-sync; add that, or leave it out"
+        )
     options = ExecutionOptions(
-        iterations=iterations,
+        iterations=iterations or _ITERATIONS,
         emulate=emulate,
-        time_scale=time_scale,
-        dtype=dtype,
+        time_scale=1.0 if time_scale is None else time_scale,
+        dtype=dtype or _DTYPES[0],
         autocast=autocast,
         seed=seed,
         clip_norm=clip_norm,
         overlap_sync=overlap_sync,
-        bucket_mb=bucket_mb,
+        bucket_mb=_BUCKET_MB if bucket_mb is None else bucket_mb,
         timeout_s=timeout,
         checkpoints=CheckpointOptions(
             folder=checkpoint,
@@ -217,17 +125,57 @@ def run(
             print(f"{name}: {path}")
 
 
-def _check_choices(dtype: str, autocast: str | None) -> None:
+def _check_choices(dtype: str | None, autocast: str | None) -> None:
     for name, value, allowed in (("dtype", dtype, _DTYPES), ("autocast", autocast, _AUTOCASTS)):
         if value is not None and value not in allowed:
             raise UsageError(f"--{name} {value}: {suggestion(value, allowed)}")
 
 
+def _check_pairs(
+    *,
+    emulate: bool,
+    time_scale: float | None,
+    dtype: str | None,
+    iterations: int | None,
+    until_step: int | None,
+) -> None:
+    """Refuse what would be passed over: options of which another decides.
+
+    Raises:
+        UsageError: with all of them.
+    """
+    wrong = []
+    if time_scale is not None and not emulate:
+        wrong.append(f"--time-scale {time_scale:g}: is for --emulate; add that, or leave it out")
+    if dtype is not None and emulate:
+        wrong.append(f"--dtype {dtype}: an emulated run computes nothing; leave one out")
+    if iterations is not None and until_step is not None:
+        wrong.append("--iterations and --until-step both say when to end; leave one out")
+    if wrong:
+        raise UsageError(*wrong)
+
+
 def _check_processes(nproc: int | None, plan: "Plan") -> None:
+    from spindle_sim.units import counted
+
     if nproc is not None and nproc != plan.cluster.num_devices:
         raise UsageError(
-            f"--nproc {nproc}: the plan is for {plan.cluster.num_devices} devices, a process"
-            " each; plan for a cluster of that size"
+            f"--nproc {nproc}: the plan is for {counted(plan.cluster.num_devices, 'device')}, a"
+            " process each; plan for a cluster of that size"
+        )
+
+
+def _check_modules(path: str, plan: "Plan") -> None:
+    """Refuse a plan of a user's own modules: the file has their figures, not the modules.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if plan.workload.note == _OF_MODULES:
+        raise UsageError(
+            f"{path}: is a plan for torch modules of a script (workload {plan.workload.name!r}),"
+            f" which are in that script alone: run it, with train(model, load_plan({path!r}),"
+            " steps=...) in it, or add --emulate"
         )
 
 
@@ -320,7 +268,7 @@ def _slice_durations_s(timeline: "Timeline") -> dict[tuple[str, str], float]:
 def _print(
     plan: "Plan", execution: "Execution", simulated: "Timeline", options: "ExecutionOptions"
 ) -> None:
-    from spindle_sim.units import format_duration
+    from spindle_sim.units import counted, format_duration
 
     console = stdout_console()
     ours = _parts(_figures(plan, simulated))
@@ -328,7 +276,7 @@ def _print(
     how = "emulated" if options.emulate else "executed"
     table = new_table(
         f"One iteration of {plan.strategy} for {plan.workload.name} on"
-        f" {plan.cluster.num_devices} ranks ({execution.timeline.backend})",
+        f" {counted(plan.cluster.num_devices, 'rank')} ({execution.timeline.backend})",
         "",
         "simulated",
         how,

@@ -29,7 +29,7 @@ def simulate(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="The profile that the plan was made from, for the report's scaling curves.",
+            help="With --report: the profile that the plan was made from, for scaling curves.",
             show_default=False,
         ),
     ] = None,
@@ -55,6 +55,11 @@ def simulate(
 ) -> None:
     """Simulate one iteration of a plan."""
     check_outputs([plan, profile], report=report, trace=trace)
+    if profile is not None and report is None:
+        raise UsageError(
+            f"--profile {profile:.200}: is for the report's scaling curves; add --report FILE, or"
+            " leave it out"
+        )
     measured = read_profile(profile)
     options = SimulationOptions(overlap_sync=overlap_sync, jitter=jitter, seed=seed)
     with progress(2 + (report is not None) + (trace is not None)) as advance:

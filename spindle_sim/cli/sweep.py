@@ -15,9 +15,17 @@ from spindle_sim.cli.console import new_table, print_json, progress, stdout_cons
 from spindle_sim.cli.fitting import print_table
 from spindle_sim.cli.grid import PointOptions, read_axes, read_points
 from spindle_sim.cli.inputs import check_placement, read_profile, read_strategies
-from spindle_sim.cli.options import JsonOutput, OverlapSync, Placement, Profile, Seed
+from spindle_sim.cli.options import (
+    STRATEGY_NAMES,
+    JsonOutput,
+    OverlapSync,
+    Placement,
+    Profile,
+    Seed,
+)
 from spindle_sim.cli.outputs import check_outputs
 from spindle_sim.errors import InfeasibleError
+from spindle_sim.units import counted
 
 if TYPE_CHECKING:
     from spindle_sim.whatif import Point, PointResult
@@ -31,7 +39,9 @@ Clusters = Annotated[
 ]
 TaskCounts = Annotated[
     str | None,
-    typer.Option(metavar="LIST", help="How many of the first tasks.", show_default=False),
+    typer.Option(
+        metavar="LIST", help="How many of the first tasks, such as 2,4,10.", show_default=False
+    ),
 ]
 BatchScales = Annotated[str, typer.Option(metavar="LIST", help="Factors of every task's batch.")]
 NetworkSettings = Annotated[
@@ -53,7 +63,8 @@ def sweep(
         str | None,
         typer.Argument(
             metavar="WORKLOAD",
-            help="A built-in workload or a YAML file; multitask-clip by default.",
+            help="A built-in workload or a YAML file; without one, the first 4 tasks of"
+            " multitask-clip.",
             show_default=False,
         ),
     ] = None,
@@ -62,7 +73,9 @@ def sweep(
     tasks: TaskCounts = None,
     batch_scale: BatchScales = "1",
     settings: NetworkSettings = None,
-    strategies: Annotated[str, typer.Option(metavar="LIST", help="Strategies.")] = "spindle,seq",
+    strategies: Annotated[
+        str, typer.Option(metavar="LIST", help=f"Strategies, of {STRATEGY_NAMES}.")
+    ] = "spindle,seq",
     placement: Placement = "spindle",
     profile: Profile = None,
     overlap_sync: OverlapSync = False,
@@ -107,7 +120,7 @@ def _run(points: "Sequence[Point]") -> "Rows":
     from spindle_sim.whatif import sweep as run
 
     with progress(len(points)) as advance:
-        advance(f"{len(points)} points")
+        advance(counted(len(points), "point"))
         results = run(points, os.cpu_count() or 1, lambda point: advance(point.name))
     return list(zip(points, results, strict=True))
 

@@ -7,7 +7,7 @@ from spindle_sim.cli.comparison import Outcome, Result
 from spindle_sim.cli.console import new_table
 from spindle_sim.cli.fitting import print_table
 from spindle_sim.cli.traits import num_stages, plan_note
-from spindle_sim.units import format_bit_rate, format_bytes
+from spindle_sim.units import counted, format_bit_rate, format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,9 +24,9 @@ _LEAST_SHARE = 0.001  # of all device time: less explains nothing
 def print_inputs(console: "Console", workload: "Workload", cluster: "Cluster") -> None:
     """Print what is trained on what."""
     console.print(
-        f"{workload.name}: {len(workload.tasks)} tasks"
+        f"{workload.name}: {counted(len(workload.tasks), 'task')}"
         f" ({', '.join(f'{task.name} x{task.batch_size}' for task in workload.tasks)}),"
-        f" {workload.parameters:,} parameters",
+        f" {counted(workload.parameters, 'parameter')}",
         soft_wrap=True,
     )
     console.print(

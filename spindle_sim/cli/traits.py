@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from spindle_sim.cli.parallelism import parallelism_note
-from spindle_sim.units import format_bytes
+from spindle_sim.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from spindle_sim.plan import Plan
@@ -48,7 +48,7 @@ def plan_note(plan: "Plan") -> str:
     if cut > 1 and not tuned:
         parts.append(f"gradients accumulated over up to {cut} micro-batches")
     if recomputed:
-        parts.append(f"{recomputed} of {len(plan.metaops)} MetaOps recomputed")
+        parts.append(f"{recomputed} of {counted(len(plan.metaops), 'MetaOp')} recomputed")
     if plan.zero_stage:
         parts.append(_SHARDED[plan.zero_stage])
     if tuned:

@@ -29,10 +29,12 @@ def validate(plan: PlanFile, *, json: JsonOutput = False) -> None:
             }
         )
         raise typer.Exit(PlanError.exit_code if violations else 0)
+    from spindle_sim.units import counted
+
     checked = load_valid_plan(plan)
     print(
         f"{plan}: valid: {checked.strategy} for {checked.workload.name} on {checked.cluster.name},"
-        f" {len(checked.metaops)} MetaOps in {len(checked.slices)} slices"
+        f" {counted(len(checked.metaops), 'MetaOp')} in {counted(len(checked.slices), 'slice')}"
     )
 
 

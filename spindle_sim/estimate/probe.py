@@ -12,6 +12,7 @@ from spindle_sim.estimate.profile import (
     ProfiledOperator,
     ProfileProvenance,
 )
+from spindle_sim.units import counted
 from spindle_sim.workload import Operator, OperatorCost, Projection
 from spindle_sim.workload.operators import BYTES_PER_ELEMENT
 
@@ -75,7 +76,7 @@ class Probe:
     @property
     def name(self) -> str:
         """The operator in words, without its samples."""
-        words = [self.operator.kind, f"{self.tokens} tokens"]
+        words = [self.operator.kind, counted(self.tokens, "token")]
         if self.context_tokens:
             words.append(f"{self.context_tokens} of context")
         if self.tp > 1:
@@ -134,7 +135,7 @@ def to_profile(profiling: Profiling, *, name: str, date: str, tool: str) -> Prof
     missing += [] if profiling.optimizer else ["the optimizer step"]
     unmeasured = f"not measured: {' and '.join(missing)}" if missing else "with links and steps"
     if profiling.skipped:
-        unmeasured += f"; {len(profiling.skipped)} points skipped"
+        unmeasured += f"; {counted(len(profiling.skipped), 'point')} skipped"
     return Profile(
         format_version=PROFILE_VERSION,
         name=name,

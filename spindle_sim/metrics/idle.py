@@ -13,6 +13,7 @@ from spindle_sim.metrics.breakdown import idle_gaps
 from spindle_sim.metrics.syncs import Sync, Syncs
 from spindle_sim.plan import ParameterGroup, Plan
 from spindle_sim.timeline import Kind, Phase, Span, Timeline
+from spindle_sim.units import counted
 
 __all__ = ["IdleKind", "IdleReason", "idle_reasons"]
 
@@ -270,4 +271,4 @@ def _ranges(devices: Sequence[int]) -> str:
         else:
             runs.append([device])
     shown = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
-    return f"{len(devices)} devices ({_listed(shown)})"
+    return f"{counted(len(devices), 'device')} ({_listed(shown)})"

@@ -13,7 +13,7 @@ from spindle_sim.report.traits import (
     recomputed_metaops,
     tensor_parallel,
 )
-from spindle_sim.units import format_bit_rate, format_bytes
+from spindle_sim.units import counted, format_bit_rate, format_bytes
 
 __all__ = ["facts_table", "idle_table", "strategy_table"]
 
@@ -124,7 +124,7 @@ def facts_table(plan: Plan, backend: str) -> str:
     """Give what was trained, on what, and how the numbers came about."""
     workload, cluster = plan.workload, plan.cluster
     facts = {
-        "Workload": f"{workload.name}: {len(workload.tasks)} tasks"
+        "Workload": f"{workload.name}: {counted(len(workload.tasks), 'task')}"
         f" ({', '.join(task.name for task in workload.tasks)}),"
         f" {workload.parameters / 1e9:.4g} billion parameters",
         "Batches": ", ".join(f"{task.name} {task.batch_size}" for task in workload.tasks),

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from spindle_sim.errors import InputError, Problem, suggestion
 from spindle_sim.names import name_problems
+from spindle_sim.units import counted
 from spindle_sim.workload.bounds import MAX_COUNT, Count, Name, Size
 from spindle_sim.workload.operators import Operator
 
@@ -220,7 +221,8 @@ class Workload:
             InputError: there are fewer tasks, or `count` is below 1.
         """
         if not 1 <= count <= len(self.tasks):
-            raise InputError(f"{self.name} has {len(self.tasks)} tasks: {count} can't be taken")
+            tasks = counted(len(self.tasks), "task")
+            raise InputError(f"{self.name} has {tasks}: {count} can't be taken")
         return self.with_tasks(task.name for task in self.tasks[:count])
 
     def with_batch_scale(self, scale: float) -> "Workload":

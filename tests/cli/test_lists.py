@@ -11,13 +11,21 @@ from typer.testing import CliRunner, Result
 
 from spindle_sim import load_workload
 from spindle_sim.cli.application import application
+from spindle_sim.cli.options import STRATEGY_NAMES
 from spindle_sim.cluster import GPUS
 from spindle_sim.errors import UsageError
+from spindle_sim.planner import STRATEGIES
 from spindle_sim.workload import BUILTIN_WORKLOADS
 
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(application(), arguments)
+
+
+def test_help_names_every_verb_and_every_strategy() -> None:
+    listed = run("-h").stdout
+    assert "..." not in listed.split("Commands:")[1], "a summary is too long for its line"
+    assert set(STRATEGY_NAMES.split(", ")) == set(STRATEGIES)
 
 
 def test_curves_gives_every_allocation_of_every_metaop() -> None:

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spindle_sim.cli.application import application
+from spindle_sim.errors import UsageError
 
 PLAN = ["plan", "multitask-clip", "--tiny", "--tasks", "1", "--cluster", "a800:1x2"]
 
@@ -72,3 +73,23 @@ def test_custom_operators_without_a_module_are_refused_by_name_before_anything_s
     assert done.returncode == 3
     assert "give a module for 'vision/stem'" in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--time-scale", "2"], "--time-scale 2: is for --emulate"),
+        (["--bucket-mb", "5"], "--bucket-mb 5: is for --overlap-sync"),
+        (["--emulate", "--dtype", "float64"], "--dtype float64: an emulated run computes nothing"),
+        (["--iterations", "2", "--until-step", "5"], "--iterations and --until-step both say"),
+    ],
+)
+def test_an_option_that_would_be_passed_over_is_refused(
+    folder: Path, arguments: list[str], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        run(str(folder / "tiny.json"), *arguments)
+
+
+def run(*arguments: str) -> None:
+    application()(args=["run", *arguments], standalone_mode=False)

@@ -1,6 +1,7 @@
 """Whatever a user gives that can't be is refused in a line that says what, where and what to do."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from spindle_sim import make_plan, parse_cluster
+from spindle_sim.cli.application import application
 from spindle_sim.errors import InputError, UsageError
+from spindle_sim.plan import save_plan
 from spindle_torch.api import SpindleTask, save_workload, split_tasks, train
 from tests.spindle_torch.api.models import build, drawing
 
@@ -249,3 +252,10 @@ def test_torchs_way_of_ending_a_recomputation_is_no_mistake() -> None:
     loss = checkpoint(graph, batch, use_reentrant=False)
     torch.autograd.backward(loss)
     assert all(parameter.grad is not None for parameter in inner.parameters())
+
+
+def test_a_plan_for_modules_of_a_script_points_to_the_script(tmp_path: Path) -> None:
+    plan = make_plan(split_tasks(joined(make())).workload, parse_cluster("a800:1x1"))
+    save_plan(plan, tmp_path / "plan.json")
+    with pytest.raises(UsageError, match="plan for torch modules of a script"):
+        application()(args=["run", str(tmp_path / "plan.json")], standalone_mode=False)
