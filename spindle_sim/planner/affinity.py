@@ -4,7 +4,7 @@ The groups that hold and need samples are as in `plan/model.py`: a batch lies in
 data-parallel ranks, whole on each tensor-parallel rank. All of it takes time linear in the devices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from spindle_sim.cluster import Cluster
 
-__all__ = ["Affinity", "Group"]
+__all__ = ["Affinity", "Crossing", "Group"]
 
 Ints = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float64]
+_NONE: Ints = np.zeros(0, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,18 @@ class Group:
     def dp(self) -> int:
         """Number of parts of the batch."""
         return len(self.devices) // self.tp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """What a transfer takes alone, and the seconds for which it fills links between islands.
+
+    A NIC goes with whether it receives.
+    """
+
+    takes_s: float = 0.0
+    nics: Mapping[tuple[int, bool], float] = field(default_factory=dict)
+    fabric_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -63,8 +76,42 @@ class Affinity:
 
         The slowest link decides: a device's port within an island, a NIC between islands.
         """
+        senders, receivers, sizes = self._moved(source, target, size_bytes)
+        return self._slowest_s(senders, receivers, sizes) if len(sizes) else 0.0
+
+    def crossing(self, source: Group, target: Group, size_bytes: float) -> "Crossing":
+        """Give what a transfer takes alone, and for how long it fills NICs and the fabric."""
+        senders, receivers, sizes = self._moved(source, target, size_bytes)
+        if not len(sizes):
+            return Crossing()
+        takes_s = self._slowest_s(senders, receivers, sizes)
+        across = self.island[senders] != self.island[receivers]
+        if not across.any():
+            return Crossing(takes_s=takes_s)
+        bytes_per_s = self.network_bytes_per_s
+        filled: dict[tuple[int, bool], float] = {}
+        for ends, into in ((senders, False), (receivers, True)):
+            loads = np.bincount(self.nic[ends[across]], weights=sizes[across])
+            used = np.flatnonzero(loads)
+            seconds = (loads[used] / bytes_per_s).tolist()
+            filled |= {(nic, into): s for nic, s in zip(used.tolist(), seconds, strict=True)}
+        cluster = self.cluster
+        far = self.nic[senders] // cluster.nics_per_node != self.nic[receivers] // (
+            cluster.nics_per_node
+        )
+        fabric_s = float(sizes[far].sum()) / self.fabric_bytes_per_s
+        return Crossing(takes_s=max(takes_s, fabric_s), nics=filled, fabric_s=fabric_s)
+
+    @property
+    def fabric_bytes_per_s(self) -> float:
+        """What all nodes together reach."""
+        nics = self.cluster.num_nodes * self.cluster.nics_per_node
+        return nics * self.network_bytes_per_s / self.cluster.oversubscription
+
+    def _moved(self, source: Group, target: Group, size_bytes: float) -> tuple[Ints, Ints, Floats]:
+        """Give the messages of a transfer: who sends, who receives, how many bytes."""
         if source.devices == target.devices and source.tp == target.tp:
-            return 0.0
+            return _NONE, _NONE, np.zeros(0)
         giver, taker, share = _pieces(source.dp, target.dp)
         senders, receivers = source.ranks[giver], target.ranks[taker]
         if source.tp == target.tp == 1:
@@ -72,10 +119,8 @@ class Affinity:
         else:
             moved = ~(senders[:, :, None] == receivers[:, None, :]).any(axis=1)
             senders = senders[:, np.arange(target.tp) % source.tp]
-        if not moved.any():
-            return 0.0
         sizes = np.broadcast_to((share * size_bytes)[:, None], moved.shape)[moved]
-        return self._slowest_s(senders[moved], receivers[moved], sizes)
+        return senders[moved], receivers[moved], sizes
 
     def _slowest_s(self, senders: Ints, receivers: Ints, sizes: Floats) -> float:
         across = self.island[senders] != self.island[receivers]

@@ -13,7 +13,7 @@ from spindle_sim.workload import Workload
 
 SHORTEST_S = 1e-9  # an operator that costs nothing takes this long, so that it has a rate
 
-__all__ = ["Accumulated", "Context", "Settings", "Strategy", "WholeStrategy"]
+__all__ = ["Accumulated", "Context", "NamedStrategy", "Settings", "Strategy", "WholeStrategy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,3 +153,24 @@ class WholeStrategy(Protocol):
     def __call__(self, context: Context, zero1: bool | None) -> Plan:  # noqa: FBT001
         """Give the plan; `zero1` says whether optimizer states must be sharded, None either."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedStrategy:
+    """A strategy, what it is in a line, and how it may group tasks into rounds.
+
+    One that isn't drafted makes its plan itself: the settings are what it is about. What it
+    `considers` are strategies whose drafts are planned too, and taken where they end earlier.
+    """
+
+    summary: str
+    draft: Strategy | None = None
+    whole: WholeStrategy | None = None
+    one_task_a_round: bool = False
+    chooses_rounds: bool = False
+    considers: tuple[str, ...] = ()
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether its plans synchronize beside the backward: all must be let, to be compared."""
+        return self.whole is not None

@@ -1,42 +1,21 @@
-"""From workload and cluster to a plan: contract, choose settings, draft, place, assemble.
+"""From workload and cluster to a plan, under any strategy.
 
-What doesn't fit a device's memory is met here: more recomputation where the device is short, then
-the next settings (ZeRO-1, tensor parallelism), micro-batches where they are faster or alone fit,
-then an error that says what would make it fit.
+One that drafts gets its plan from `drafted`; Spindle's is the best of its own and those of the
+strategies that it is compared with: whatever they do well, it may do too.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 
 from spindle_sim.cluster import Cluster
 from spindle_sim.errors import InfeasibleError, UsageError
 from spindle_sim.estimate import Estimator, Profile
-from spindle_sim.plan import Plan, schedule
-from spindle_sim.planner.accumulate import (
-    accumulation,
-    can_shrink,
-    cut,
-    cuts,
-    heaviest_last,
-    is_memory_bound,
-)
+from spindle_sim.plan import Plan
+from spindle_sim.planner.accumulate import accumulation, cut
 from spindle_sim.planner.allocate import optimum_by_equation_11
-from spindle_sim.planner.assemble import assemble
-from spindle_sim.planner.context import Context, Settings, Strategy, WholeStrategy
+from spindle_sim.planner.context import Context, NamedStrategy, Settings
 from spindle_sim.planner.contract import contract
-from spindle_sim.planner.forecast import forecast_s, overlapped_s
-from spindle_sim.planner.memory_fit import OutOfMemoryError
-from spindle_sim.planner.metagraph import DraftSlice
-from spindle_sim.planner.place import place
-from spindle_sim.planner.recompute import free_on_device, split
-from spindle_sim.planner.settings import (
-    Choice,
-    choose,
-    degrees,
-    joint_optimum_s,
-    task_groups,
-)
+from spindle_sim.planner.drafted import Found, Job, best_drafted, least
 from spindle_sim.planner.strategies.deepspeed import deepspeed
 from spindle_sim.planner.strategies.megatron import megatron
 from spindle_sim.planner.strategies.optimus import optimus
@@ -48,42 +27,14 @@ from spindle_sim.workload import Workload
 
 __all__ = ["PLACEMENTS", "STRATEGIES", "NamedStrategy", "equation_11_s", "make_plan"]
 
-# Ways to form rounds that leave about the best optimum are all planned: the forecast decides.
-ALTERNATIVES = 2
-NEAR = 1.004
-
-# Plans end within this of their optimum nearly always: where one doesn't, those of a somewhat
-# higher optimum may end earlier.
-USUAL = 1.05
-
-# Placement trades transfers against synchronization by an estimate; both sides of it are tried.
-SYNC_WEIGHT = 4.0
-
 PLACEMENTS = ("spindle", "sequential")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedStrategy:
-    """A strategy, what it is in a line, and how it may group tasks into rounds.
-
-    One that isn't drafted makes its plan itself: the settings are what it is about.
-    """
-
-    summary: str
-    draft: Strategy | None = None
-    whole: WholeStrategy | None = None
-    one_task_a_round: bool = False
-    chooses_rounds: bool = False
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether its plans synchronize beside the backward: all must be let, to be compared."""
-        return self.whole is not None
-
 
 STRATEGIES: dict[str, NamedStrategy] = {
     "spindle": NamedStrategy(
-        draft=spindle, summary="all tasks' operators planned jointly", chooses_rounds=True
+        draft=spindle,
+        summary="all tasks' operators planned jointly",
+        chooses_rounds=True,
+        considers=("seq", "uniform", "optimus", "stmm"),
     ),
     "seq": NamedStrategy(
         draft=seq, summary="task after task on all devices", one_task_a_round=True
@@ -115,13 +66,15 @@ def make_plan(
     placement: str = "spindle",
     seed: int = 0,
     zero1: bool | None = None,
+    overlap_sync: bool | None = None,
     estimator: Estimator | None = None,
 ) -> Plan:
     """Give the plan of one training iteration of `workload` on `cluster`.
 
     `zero1` shards the optimizer states over each parameter group, or not; without it that is done
-    where the memory asks for it. `estimator`, where given, is used instead of a new one (its curves
-    are remembered).
+    where the memory asks for it. `overlap_sync` says whether gradients will synchronize beside the
+    backward; without it the plan is to be good either way. `estimator`, where given, is used
+    instead of a new one (its curves are remembered).
 
     Raises:
         UsageError: no such strategy or placement.
@@ -140,7 +93,10 @@ def make_plan(
     )
     if named.whole is not None:
         return named.whole(context, zero1)
-    return _best_drafted(context, strategy, named, placement, zero1=zero1)
+    job = Job(
+        name=strategy, strategy=named, placement=placement, zero1=zero1, overlap_sync=overlap_sync
+    )
+    return _best(context, job)
 
 
 def equation_11_s(plan: Plan) -> float:
@@ -173,156 +129,21 @@ def equation_11_s(plan: Plan) -> float:
     )
 
 
-def _best_drafted(
-    empty: Context, strategy: str, named: NamedStrategy, placement: str, *, zero1: bool | None
-) -> Plan:
-    """Give the best plan of a strategy, in micro-batches where memory asks for it.
-
-    `empty` has no settings. Only the last micro-batch has gradients to synchronize beside it, so
-    cutting has to pay both with and without overlapped synchronization.
-    """
-    best: tuple[float, float, Plan] | None = None
+def _best(empty: Context, job: Job) -> Plan:
+    """Give the best plan of a strategy that drafts, or of those that it considers too."""
+    found: list[Found] = []
     refused: InfeasibleError | None = None
-    for context in cuts(empty):
+    for strategy in (job.strategy, *(STRATEGIES[name] for name in job.strategy.considers)):
         try:
-            plan = _drafted(context, strategy, named, placement, zero1=zero1)
+            one = best_drafted(empty, replace(job, strategy=strategy), found)
         except InfeasibleError as error:
             refused = refused or error
-            if best is not None or not can_shrink(context):
-                break
             continue
-        seconds = forecast_s(plan, empty.estimator)
-        beside_s = overlapped_s(plan, empty.estimator)
-        if best is not None and (seconds >= best[0] or beside_s >= best[1]):
-            break
-        best = _hidden(empty, (seconds, beside_s, plan))
-        if not is_memory_bound(context, plan, chooses_rounds=named.chooses_rounds):
-            break
-    if best is not None:
-        return best[2]
+        found += [one] if one else []
+    if found:
+        return least(found).plan
     assert refused is not None, "there is always at least one choice of settings"
     raise refused
-
-
-def _hidden(empty: Context, found: tuple[float, float, Plan]) -> tuple[float, float, Plan]:
-    """Give a plan with its rounds in another order, where that hides more synchronization."""
-    if len({item.round for item in found[2].slices}) == 1:
-        return found
-    plan = heaviest_last(empty, found[2])
-    seconds, beside_s = forecast_s(plan, empty.estimator), overlapped_s(plan, empty.estimator)
-    if beside_s < found[1] * (1 - 1e-9) and seconds <= found[0] * (1 + 1e-9):
-        return seconds, beside_s, plan
-    return found
-
-
-def _drafted(
-    empty: Context, strategy: str, named: NamedStrategy, placement: str, *, zero1: bool | None
-) -> Plan:
-    """Give the best plan of a strategy under any settings; `empty` has none."""
-    choices: list[tuple[Choice, Context]] = []
-    for settings in degrees(empty.workload, empty.graph, empty.cluster, zero1=zero1):
-        context = replace(empty, settings=settings)
-        found = choose(context, list(_groupings(context, named)))
-        # The one with most rounds keeps least activations at a time: a last resort.
-        roomiest = max(found, key=lambda choice: len(choice.settings.rounds))
-        kept = [
-            *found[:ALTERNATIVES],
-            *([roomiest] if roomiest not in found[:ALTERNATIVES] else []),
-        ]
-        choices += [(choice, context) for choice in kept]
-    choices.sort(key=lambda pair: pair[0].optimum_s)
-    plans: list[Plan] = []
-    asked_more = False
-    refused: InfeasibleError | None = None
-    for choice, context in choices:
-        if plans and choice.optimum_s > NEAR * choices[0][0].optimum_s:
-            if asked_more or not _may_end_earlier(choice, plans):
-                break
-            asked_more = True
-        try:
-            plans.append(_plan(context, choice, strategy, named, placement))
-        except InfeasibleError as error:
-            refused = refused or error
-    if plans:
-        return min(plans, key=lambda plan: forecast_s(plan, empty.estimator))
-    assert refused is not None, "there is always at least one choice of settings"
-    raise refused
-
-
-def _may_end_earlier(choice: Choice, plans: Sequence[Plan]) -> bool:
-    """Tell whether a choice that fits as it is may give a plan that beats those there are."""
-    reached_s = min(schedule(plan).makespan_s for plan in plans)
-    fits = not choice.settings.recompute and not choice.misfit
-    return fits and USUAL * choice.optimum_s <= reached_s
-
-
-def _plan(context: Context, choice: Choice, name: str, named: NamedStrategy, method: str) -> Plan:
-    """Draft and place, recomputing more while no draft fits the devices' memory."""
-    settings = choice.settings
-    assert named.draft is not None, f"{name} drafts no plan"
-    while True:
-        tried = replace(context, settings=settings)
-        optimum_s = joint_optimum_s(tried)
-        best: tuple[float, Plan, tuple[DraftSlice, ...]] | None = None
-        refused: tuple[OutOfMemoryError, tuple[DraftSlice, ...]] | None = None
-        for whole in named.draft(tried):
-            drafts = split(whole, settings.recompute)
-            if best is not None and _least_s(tried, drafts) >= best[0]:
-                continue
-            try:
-                devices = place(tried, drafts, method=method)
-            except OutOfMemoryError as error:
-                refused = refused or (error, drafts)
-                continue
-            plan = assemble(tried, drafts, devices, strategy=name, optimum_s=optimum_s)
-            seconds = forecast_s(plan, context.estimator)
-            if best is None or seconds < best[0]:
-                best = seconds, plan, drafts
-        if best is not None:
-            return _less_synchronized(tried, best[1], best[2], method)
-        assert refused is not None, f"{name}: gives no draft"
-        shortage, drafts = refused
-        more = free_on_device(tried, shortage.metaops, shortage.short_bytes, drafts)
-        if not more:
-            raise shortage
-        settings = replace(settings, recompute=more)
-
-
-def _least_s(context: Context, drafts: tuple[DraftSlice, ...]) -> float:
-    """Give what no placement of the drafts can beat: their device-time over all devices."""
-    used_s = sum(
-        draft.num_devices
-        * draft.num_ops
-        * context.curve(draft.metaop, recompute=draft.recompute).time_s(draft.num_devices)
-        for draft in drafts
-    )
-    return context.micro_batches * used_s / context.cluster.num_devices
-
-
-def _less_synchronized(
-    context: Context, plan: Plan, drafts: tuple[DraftSlice, ...], method: str
-) -> Plan:
-    """Place the drafts again with synchronization weighing more; give the better plan."""
-    if all(draft.devices is not None for draft in drafts):
-        return plan
-    try:
-        devices = place(context, drafts, method=method, sync_weight=SYNC_WEIGHT)
-    except OutOfMemoryError:
-        return plan
-    other = assemble(context, drafts, devices, strategy=plan.strategy, optimum_s=plan.optimum_s)
-    return min(plan, other, key=lambda one: forecast_s(one, context.estimator))
-
-
-def _groupings(context: Context, named: NamedStrategy) -> Iterator[tuple[tuple[str, ...], ...]]:
-    tasks = tuple(task.name for task in context.workload.tasks)
-    if named.one_task_a_round:
-        yield tuple((task,) for task in tasks)
-        return
-    yield (tasks,)
-    if named.chooses_rounds:
-        for count in (2, 3, 4, 5, 6, 8, 12, 16, 32):
-            if count <= len(tasks):
-                yield task_groups(context, count)
 
 
 def _strategy(name: str) -> NamedStrategy:

@@ -77,10 +77,10 @@ class LevelProblem:
             tuple(home or (0,) * len(metaops)),
         )
 
-    def rates(self, candidate: Candidate) -> Floats:
-        """Give operators per second of each MetaOp, shape (M,)."""
+    def rates(self, candidate: Candidate) -> list[float]:
+        """Give operators per second of each MetaOp."""
         times = zip(self.times_s, candidate, strict=True)
-        return np.array([1.0 / by_n[n] if n else 0.0 for by_n, n in times])
+        return [1.0 / by_n[n] if n else 0.0 for by_n, n in times]
 
 
 def propose(
@@ -97,74 +97,88 @@ def propose(
     """
     optimum_s = float(problem.relaxation.optimum(remaining))
     prices = problem.relaxation.prices(remaining, optimum_s)
-    alive = [m for m in range(len(remaining)) if remaining[m] > 0]
+    left = remaining.tolist()
+    alive = [m for m, ops in enumerate(left) if ops > 0]
     # Where one MetaOp dominates, all others have price 0: they still have to be done, so each
     # keeps a price that falls with what remains of it.
-    floor = 1e-3 * float(prices.max()) if len(alive) else 0.0
+    floor = 1e-3 * float(prices.max()) if alive else 0.0
     prices = np.maximum(prices, floor)
-    kept = tuple(n if remaining[m] > 0 else 0 for m, n in enumerate(running))
-    found = [
-        _climb(problem, prices, alive, start=kept),
-        _climb(problem, prices, alive),
-    ]
-    by_time = sorted(alive, key=lambda m: -_remaining_s(problem, remaining, m))
+    remaining_s = [ops * m.times_s[0] for ops, m in zip(left, problem.metaops, strict=True)]
+    noise = np.exp(rng.normal(0.0, 0.3, (num_perturbed, len(left))))
+    # The plain prices, the perturbed ones, and those that weigh what takes longest.
+    by_weight = prices * np.array(_weights(remaining_s, alive))
+    plain, *others = _rankings(problem, np.vstack([prices, prices * noise, by_weight]))
+    kept = tuple(n if ops > 0 else 0 for n, ops in zip(running, left, strict=True))
+    idle = (0,) * len(left)
+    by_time = sorted(alive, key=lambda m: -remaining_s[m])
     subsets = [by_time[:count] for count in (1, 2, 3, 4, 6) if count < len(alive)]
     subsets += [[m] for m in by_time[1:4]]
-    found += [_climb(problem, prices, subset) for subset in subsets]
-    for _ in range(num_perturbed):
-        noisy = prices * np.exp(rng.normal(0.0, 0.3, len(prices)))
-        found.append(_climb(problem, noisy, alive))
-    found.append(_climb(problem, prices * _weights(problem, remaining, alive), alive))
+    found = [_climb(problem, plain, alive, kept), _climb(problem, plain, alive, idle)]
+    found += [_climb(problem, plain, subset, idle) for subset in subsets]
+    found += [_climb(problem, ranking, alive, idle) for ranking in others]
     return list(dict.fromkeys(found))
 
 
+@dataclass(frozen=True, slots=True)
+class _Ranking:
+    """Prices of operators by MetaOp, and the steps (MetaOp, target) in the order of their worth."""
+
+    prices: list[float]
+    steps: list[tuple[int, int]]
+
+
+def _rankings(problem: LevelProblem, prices: Floats) -> list[_Ranking]:
+    """Rank the steps under each row of prices."""
+    steps = problem.steps
+    order = np.argsort(-prices[:, steps.metaop] * steps.rate_per_device, axis=1, kind="stable")
+    pairs = list(zip(steps.metaop.tolist(), steps.target.tolist(), strict=True))
+    return [
+        _Ranking(row, [pairs[step] for step in ranked])
+        for row, ranked in zip(prices.tolist(), order.tolist(), strict=True)
+    ]
+
+
 def _climb(
-    problem: LevelProblem, prices: Floats, members: Iterable[int], start: Candidate | None = None
+    problem: LevelProblem, ranking: _Ranking, members: Iterable[int], start: Candidate
 ) -> Candidate:
-    chosen = list(start) if start is not None else [0] * len(problem.metaops)
+    chosen = list(start)
     free = problem.num_devices - sum(chosen)
     allowed = set(members)
-    steps = problem.steps
-    order = np.argsort(-prices[steps.metaop] * steps.rate_per_device, kind="stable").tolist()
-    metaops, targets = steps.metaop.tolist(), steps.target.tolist()
-    for step in order:
-        m, n = metaops[step], targets[step]
+    for m, n in ranking.steps:
         if chosen[m] < n <= chosen[m] + free and m in allowed:
             free -= n - chosen[m]
             chosen[m] = n
             if not free:
                 return tuple(chosen)
-    return _extend(problem, prices, chosen, allowed)
+    return _extend(problem, ranking.prices, chosen, allowed)
 
 
 def _extend(
-    problem: LevelProblem, prices: Floats, chosen: list[int], allowed: set[int]
+    problem: LevelProblem, prices: Sequence[float], chosen: list[int], allowed: set[int]
 ) -> Candidate:
     """Give what is left idle to valid allocations that the hull's steps pass over."""
     free = problem.num_devices - sum(chosen)
-    while True:
+    members = sorted(allowed)
+    while free:
         best, best_gain, best_n = -1, 0.0, 0
-        for m in sorted(allowed):
+        for m in members:
             times, now = problem.times_s[m], chosen[m]
             for n, time_s in times.items():
                 if now < n <= now + free:
-                    gain = float(prices[m]) * (1.0 / time_s - (1.0 / times[now] if now else 0.0))
+                    gain = prices[m] * (1.0 / time_s - (1.0 / times[now] if now else 0.0))
                     if gain > best_gain * (1 + 1e-12):
                         best, best_gain, best_n = m, gain, n
         if best < 0:
-            return tuple(chosen)
+            break
         free -= best_n - chosen[best]
         chosen[best] = best_n
+    return tuple(chosen)
 
 
-def _weights(problem: LevelProblem, remaining: Floats, alive: Sequence[int]) -> Floats:
+def _weights(remaining_s: Sequence[float], alive: Sequence[int]) -> list[float]:
     # Longest remaining time first: what is left for the end is then short and easy to align.
-    weights = np.ones(len(remaining))
-    longest = max(_remaining_s(problem, remaining, m) for m in alive)
+    weights = [1.0] * len(remaining_s)
+    longest = max(remaining_s[m] for m in alive)
     for m in alive:
-        weights[m] = 0.25 + _remaining_s(problem, remaining, m) / longest
+        weights[m] = 0.25 + remaining_s[m] / longest
     return weights
-
-
-def _remaining_s(problem: LevelProblem, remaining: Floats, m: int) -> float:
-    return float(remaining[m]) * problem.metaops[m].times_s[0]

@@ -145,9 +145,10 @@ def _expand(
             children.append(_Child(base, candidate, base.elapsed_s, nothing, nothing))
             continue
         pace = problem.rates(candidate)
+        rates = np.array(pace)
         children += [
-            _Child(base, candidate, base.elapsed_s + span_s, base.remaining, pace * span_s)
-            for span_s in _spans(base.remaining, pace, effort.num_spans)
+            _Child(base, candidate, base.elapsed_s + span_s, base.remaining, rates * span_s)
+            for span_s in _spans(base.remaining.tolist(), pace, effort.num_spans)
         ]
     if not children:
         return children
@@ -215,9 +216,9 @@ def _rounded(
     return rounded, delay_s
 
 
-def _spans(remaining: Floats, rates: Floats, num_spans: int) -> list[float]:
+def _spans(remaining: Sequence[float], rates: Sequence[float], num_spans: int) -> list[float]:
     """Give time spans worth trying (Alg. 1, line 5): to the end of a member, or of an operator."""
-    pairs = zip(remaining.tolist(), rates.tolist(), strict=True)
+    pairs = zip(remaining, rates, strict=True)
     members = [(left / rate, left, rate) for left, rate in pairs if rate > 0 and left > 0]
     if not members:
         return []

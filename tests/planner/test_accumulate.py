@@ -11,9 +11,9 @@ from spindle_sim.cluster import parse_cluster
 from spindle_sim.errors import InfeasibleError
 from spindle_sim.estimate import Estimator
 from spindle_sim.plan import Order, Plan, dump_plan, validate_plan
-from spindle_sim.planner import make, make_plan
+from spindle_sim.planner import drafted, make_plan
 from spindle_sim.planner.accumulate import accumulation
-from spindle_sim.planner.forecast import forecast_s, overlapped_s
+from spindle_sim.planner.forecast import forecast
 from spindle_sim.planner.make import equation_11_s
 from spindle_sim.planner.retime import retimed
 from spindle_sim.simulator import simulate
@@ -33,7 +33,7 @@ def planned(strategy: str) -> Plan:
 def whole_batches(workload: Workload, strategy: str, patch: pytest.MonkeyPatch) -> Plan:
     """Give the plan that there is without micro-batches."""
     with patch.context() as inner:
-        inner.setattr(make, "cuts", lambda context: [context])
+        inner.setattr(drafted, "cuts", lambda context: [context])
         return make_plan(workload, NODE, strategy)
 
 
@@ -81,12 +81,12 @@ def test_batches_that_no_number_divides_stay_whole() -> None:
 @pytest.mark.parametrize("strategy", DRAFTED)
 def test_the_forecast_of_micro_batches_is_near_the_simulator(strategy: str) -> None:
     plan = planned(strategy)
-    estimator = Estimator(NODE)
+    seconds = forecast(plan, Estimator(NODE))
 
     assert accumulation(plan) > 1
-    assert forecast_s(plan, estimator) == pytest.approx(simulate(plan).iteration_s, rel=0.02)
+    assert seconds.apart_s == pytest.approx(simulate(plan).iteration_s, rel=0.01)
     beside_s = simulate(plan, overlap_sync=True).iteration_s
-    assert overlapped_s(plan, estimator) == pytest.approx(beside_s, rel=0.02)
+    assert seconds.beside_s == pytest.approx(beside_s, rel=0.01)
 
 
 def test_overlapped_synchronization_that_cutting_would_expose_is_weighed() -> None:
@@ -101,7 +101,7 @@ def test_of_rounds_that_memory_asks_for_the_one_with_the_longest_backward_is_las
 ) -> None:
     cluster = parse_cluster("a800:4x8")
     plan = make_plan(QWEN, cluster, "spindle")
-    monkeypatch.setattr(make, "_hidden", lambda _, found: found)
+    monkeypatch.setattr(drafted, "_hidden", lambda *given: given[-1])
     before = make_plan(QWEN, cluster, "spindle")
 
     work_s: dict[int, float] = {}

@@ -301,7 +301,7 @@ def test_optimizer_states_that_a_slice_helps_to_share_are_no_shortage() -> None:
 @pytest.mark.parametrize("cluster", ["a800:2x8", "a800:4x8"])
 @pytest.mark.parametrize("name", ["multitask-clip", "ofasys"])
 def test_consecutive_devices_send_more_than_locality_does(name: str, cluster: str) -> None:
-    workload = builtin_workload(name).with_first_tasks(4).with_batch_scale(0.5)
+    workload = builtin_workload(name).with_first_tasks(7).with_batch_scale(0.5)
     target = parse_cluster(cluster)
     ours = make_plan(workload, target)
     context = context_of(ours)
