@@ -51,6 +51,7 @@ START: dict[str, tuple[float, float, float]] = {
     "mixed_ring_network_share": (0.18, 0.02, 1.0),
 }
 SOFTMAX_MULTIPLE = 4  # heads * micro-batch of a rank, as Megatron's fused softmax asks for
+ACCUMULATION_BYTES = 6.0  # fp16: reads the gradient and the sum, writes the sum
 LAUNCH_EXPONENT = 4.0  # of 2, 3, 4, 6 and the plain maximum the best on both tables
 SCALE = 0.01  # deviations beyond this count by their amount, not by their square
 _NODE_RANKS = 8
@@ -187,6 +188,7 @@ def _software(values: dict[str, float]) -> SoftwareModel:
         ),
         launch_exponent=LAUNCH_EXPONENT,
         softmax_multiple=SOFTMAX_MULTIPLE,
+        accumulation_bytes=ACCUMULATION_BYTES,
         **values,
     )
 

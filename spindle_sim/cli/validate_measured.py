@@ -29,7 +29,9 @@ MeasuredFile = Annotated[
     typer.Argument(
         metavar="FILE",
         help="CSV with gpus, global_batch, micro_batch, hidden, heads, layers, sequence, tp, dp, pp"
-        " and iteration_ms; lines that begin with # are comments.",
+        " and iteration_ms; optional: chunks, recompute, sequence_parallel, zero_stage,"
+        " overlap_sync, attention, vocabulary, software, gpu, node_gbps. Lines that begin with #"
+        " are comments.",
         show_default=False,
     ),
 ]
@@ -72,19 +74,25 @@ def validate_measured(
 ) -> None:
     """Plan and simulate measured iterations of GPT models; print how far the simulator is off.
 
-    Every row is full recomputation under 1F1B, as Megatron-LM runs it.
+    Rows are full recomputation under 1F1B, as Megatron-LM runs it, unless their columns say
+    otherwise; columns of a row come before the options.
     """
     check_outputs([file, cluster], report=report)
-    from spindle_sim.whatif.measured import read_measured
+    from spindle_sim.whatif.measured import read_table
 
     setting = _setting(gpu, cluster, software, vocabulary, flash=flash)
-    found = _compare(read_measured(file), setting)
+    table = read_table(file)
+    found = _compare(table.rows, setting)
     if report is not None and not _write_report(report, found, file):
         report = None  # nothing to draw
     if json:
-        print_json(_document(found, setting))
+        document = _document(found, setting)
+        print_json(document | {"ignored_columns": list(table.ignored_columns)})
     else:
         _print(found, setting, report)
+        if table.ignored_columns:
+            names = ", ".join(table.ignored_columns)
+            stdout_console().print(f"Columns left alone: {names}.", soft_wrap=True)
     if all(item.simulated_s is None for item in found):
         raise InfeasibleError(f"no row could be planned; the first: {found[0].problem}")
 
@@ -115,7 +123,7 @@ def _setting(
 def _compare(rows: "Sequence[MeasuredRow]", setting: "Setting") -> "list[Comparison]":
     from spindle_sim.whatif.measured import compare_row
 
-    estimators: dict[int, Estimator] = {}
+    estimators: dict[tuple[object, ...], Estimator] = {}
     found = []
     with progress(len(rows)) as advance:
         for number, row in enumerate(rows, start=1):
@@ -160,10 +168,21 @@ def _summary(found: "Sequence[Comparison]") -> str:
 
 def _name(item: "Comparison") -> str:
     row = item.row.configuration
-    return (
+    name = (
         f"{row.gpus} GPUs, {row.layers}x{row.hidden}, batch {row.global_batch}/{row.micro_batch},"
         f" tp {row.tp} dp {row.dp} pp {row.pp}"
     )
+    return name if row.recompute == "full" else f"{name}, recompute {row.recompute}"
+
+
+def _where(found: "Sequence[Comparison]", setting: "Setting") -> str:
+    """Name the GPUs and the software of the rows."""
+    own = [setting.of(item.row.configuration) for item in found]
+    gpus, names = (
+        ", ".join(dict.fromkeys(values))
+        for values in ([item.node.gpu.name for item in own], [item.software.name for item in own])
+    )
+    return f"{gpus}, software {names}"
 
 
 def _print(found: "Sequence[Comparison]", setting: "Setting", report: str | None) -> None:
@@ -186,7 +205,13 @@ def _print(found: "Sequence[Comparison]", setting: "Setting", report: str | None
     for item in found:
         if item.problem:
             console.print(f"line {item.row.line}: {_name(item)}: {item.problem}", soft_wrap=True)
-    console.print(f"{_summary(found)}. {setting.node.gpu.name}, software {setting.software.name}.")
+        elif item.memory_share is not None and item.memory_share > 1:
+            console.print(
+                f"line {item.row.line}: {_name(item)}: by our count takes"
+                f" {item.memory_share:.0%} of a GPU's memory; simulated as if it fitted",
+                soft_wrap=True,
+            )
+    console.print(f"{_summary(found)}. {_where(found, setting)}.", soft_wrap=True)
     if report is not None:
         console.print(f"Report: {report}", soft_wrap=True)
 

@@ -80,7 +80,8 @@ class ComputeModel:
         # Each other kernel has about two in the backward: gradient, and its reduction or sum.
         others = 2 * max(0, cost.kernels - _products(cost))
         traffic_bytes = _traffic_bytes(cost, tp, whole=not sequence_parallel)
-        busy_s += self._rest_s(BACKWARD_TRAFFIC * traffic_bytes * samples, others)
+        added_bytes = weights * self.software.accumulation_bytes * _weights(cost, tp)
+        busy_s += self._rest_s(BACKWARD_TRAFFIC * traffic_bytes * samples + added_bytes, others)
         kernels = gradients + 2 * len(cost.attentions) + others
         return self._launched_s(busy_s, kernels, self._fallback_s(cost, samples, tp))
 
@@ -187,6 +188,15 @@ def _traffic_bytes(cost: OperatorCost, tp: int, *, whole: bool) -> float:
     """Give one sample's memory traffic on one of tp ranks."""
     replicated = min(cost.replicated_traffic_bytes, cost.traffic_bytes) if whole else 0.0
     return replicated + (cost.traffic_bytes - replicated) / tp
+
+
+def _weights(cost: OperatorCost, tp: int) -> float:
+    """Give the weights of the products on one of tp ranks."""
+    return sum(
+        float(gemm.count * gemm.inner * gemm.columns)
+        / (1 if gemm.sharding is Sharding.NONE else tp)
+        for gemm in cost.gemms
+    )
 
 
 def _products(cost: OperatorCost) -> int:

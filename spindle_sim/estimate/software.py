@@ -33,6 +33,8 @@ class SoftwareModel:
     # Launching and computing overlap: (launch^p + compute^p)^(1/p); None: the longer of the two.
     launch_exponent: float | None = None
     loss_s: float = 0.0  # a micro-batch's loss beside its products and traffic
+    # Moved for each weight of a product in each backward: its gradient is added to those before.
+    accumulation_bytes: float = 0.0
     step_s: float = 0.0  # an iteration's step beside the optimizer's traffic
     # Standard deviation of the speeds of equal nodes: those that wait for each other go at the pace
     # of the slowest of them.

@@ -4,20 +4,18 @@ Each row states a GPT-like model and the parallel configuration under which it w
 the way of every other plan: a workload of one task, the configuration's plan, the simulator.
 """
 
-import csv
-import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
-from spindle_sim.cluster import Cluster
-from spindle_sim.errors import InputError, Problem, SpindleError, suggestion
-from spindle_sim.estimate import Estimator, SoftwareModel
+from spindle_sim.cluster import GPUS, Cluster
+from spindle_sim.errors import InputError, SpindleError
+from spindle_sim.estimate import Estimator, SoftwareModel, software_model
 from spindle_sim.plan import Plan
-from spindle_sim.planner.strategies.parallel import ParallelConfig, Recompute, parallel_plan
-from spindle_sim.simulator import simulate
+from spindle_sim.planner.strategies.parallel import ParallelConfig, parallel_plan
+from spindle_sim.simulator import simulated_s
+from spindle_sim.whatif.measured_table import Configuration, MeasuredRow, read_table
 from spindle_sim.workload import (
     Block,
     DataFlow,
@@ -42,54 +40,44 @@ __all__ = [
     "median_abs_error",
     "padded_vocabulary",
     "read_measured",
+    "read_table",
     "row_cluster",
 ]
 
 VOCABULARY = 50257  # GPT-2's, as the published rows have it
-_MEASURED = "iteration_ms"
-_ALIASES = {"measured_ms": _MEASURED}
 _TASK = "train"
-_MAX_ROWS = 100_000
+_BYTES_PER_GBIT = 1e9 / 8
 _MLP_RATIO = 4
 _PADDED_ROWS = 128
 _MAX_MICRO_BATCHES = 4096  # of a rank: more take minutes to simulate
-_WHOLE = re.compile("0*[1-9][0-9]{0,8}")
-_LEAST_MS, _MOST_MS = 1e-3, 1e9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
-    """What a row says about model and parallelism."""
-
-    gpus: int
-    global_batch: int
-    micro_batch: int
-    hidden: int
-    heads: int
-    layers: int
-    sequence: int
-    tp: int
-    dp: int
-    pp: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRow:
-    """One measured iteration; `line` is its line in the file."""
-
-    line: int
-    configuration: Configuration
-    measured_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What rows don't say: a node, the software, the vocabulary, how attention is computed."""
+    """What rows don't say: a node, the software, the vocabulary, how attention is computed.
+
+    Where a row's own columns say it, `of` gives that row's.
+    """
 
     node: Cluster  # one node, or the smallest cluster of them; its number of nodes doesn't matter
     software: SoftwareModel
     vocabulary: int = VOCABULARY
     unfused: bool = True
+
+    def of(self, row: Configuration) -> "Setting":
+        """Give the setting of one row."""
+        node = self.node
+        if row.gpu is not None:
+            node = replace(node, gpu=GPUS[row.gpu])
+        if row.node_gbps is not None:
+            each = _BYTES_PER_GBIT * row.node_gbps / node.nics_per_node
+            node = replace(node, nic_bandwidth_bytes_per_s=each)
+        return Setting(
+            node=node,
+            software=self.software if row.software is None else software_model(row.software),
+            vocabulary=self.vocabulary if row.vocabulary is None else row.vocabulary,
+            unfused=self.unfused if row.attention is None else row.attention == "unfused",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,49 +99,8 @@ class Comparison:
 
 
 def read_measured(path: Path | str) -> tuple[MeasuredRow, ...]:
-    """Read a table of measured iterations: columns of `Configuration`, and iteration_ms.
-
-    Lines that begin with # are comments, other columns are left alone.
-
-    Raises:
-        InputError: the file can't be read, or a row is wrong; with every problem found.
-    """
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")  # spreadsheets begin with a mark
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "isn't UTF-8 text"
-        message = f"can't be read: {str(reason).lower()}; name a CSV file of measured iterations"
-        raise InputError(Problem(source=str(path), message=message)) from error
-    lines = [
-        (number, line)
-        for number, line in enumerate(text.splitlines(), start=1)
-        if line.strip() and not line.lstrip().startswith("#")
-    ]
-    if not lines:
-        raise InputError(Problem(source=str(path), message="has no rows, not even column names"))
-    header = [_ALIASES.get(name.strip(), name.strip()) for name in _cells(lines[0][1])]
-    if problems := list(_header_problems(header, str(path))):
-        raise InputError(*problems)
-    rows: list[MeasuredRow] = []
-    for number, line in lines[1 : _MAX_ROWS + 1]:
-        given = [cell.strip() for cell in _cells(line)]
-        cells = dict(zip(header, given, strict=False))
-        found = list(_row_problems(cells))
-        if any(given[len(header) :]):
-            found.append("has more cells than there are columns")
-        problems += [
-            Problem(source=str(path), path=f"line {number}", message=text) for text in found
-        ]
-        if not found:
-            rows.append(_row(cells, number))
-    if len(lines) - 1 > _MAX_ROWS:
-        message = f"has more than {_MAX_ROWS:,} rows; split it"
-        problems.append(Problem(source=str(path), message=message))
-    if not problems and not rows:
-        problems.append(Problem(source=str(path), message="has column names but no rows"))
-    if problems:
-        raise InputError(*problems)
-    return tuple(rows)
+    """Read the rows of a table of measured iterations, as `read_table` does."""
+    return read_table(path).rows
 
 
 def configuration_workload(configuration: Configuration, setting: Setting) -> Workload:
@@ -228,19 +175,23 @@ def row_cluster(node: Cluster, gpus: int) -> Cluster:
 
 
 def compare_row(
-    row: MeasuredRow, setting: Setting, estimators: dict[int, Estimator] | None = None
+    row: MeasuredRow,
+    setting: Setting,
+    estimators: dict[tuple[object, ...], Estimator] | None = None,
 ) -> Comparison:
-    """Plan and simulate one row; `estimators` keeps those of clusters already met, by GPUs."""
+    """Plan and simulate one row; `estimators` keeps those of clusters already met."""
     known = {} if estimators is None else estimators
     wanted = row.configuration
     try:
         _check_configuration(wanted)
-        if wanted.gpus not in known:
-            cluster = row_cluster(setting.node, wanted.gpus)
-            known[wanted.gpus] = Estimator(cluster, software=setting.software)
-        estimator = known[wanted.gpus]
+        key = wanted.gpus, wanted.gpu, wanted.node_gbps, wanted.software
+        own = setting.of(wanted)
+        if key not in known:
+            cluster = row_cluster(own.node, wanted.gpus)
+            known[key] = Estimator(cluster, software=own.software)
+        estimator = known[key]
         plan = parallel_plan(
-            configuration_workload(wanted, setting),
+            configuration_workload(wanted, own),
             estimator.cluster,
             {
                 _TASK: ParallelConfig(
@@ -248,19 +199,23 @@ def compare_row(
                     pp=wanted.pp,
                     dp=wanted.dp,
                     micro_batch=wanted.micro_batch,
-                    recompute=Recompute.FULL,
+                    chunks=wanted.chunks,
+                    recompute=wanted.recompute,
+                    sequence_parallel=wanted.sequence_parallel,
                 )
             },
+            zero_stage=wanted.zero_stage,
+            overlap_sync=wanted.overlap_sync,
             estimator=estimator,
         )
-        timeline = simulate(_partitioned(plan), estimator=estimator)
+        iteration_s = simulated_s(_partitioned(plan), estimator=estimator)
     except SpindleError as error:
         reasons = "; ".join(problem.message for problem in error.problems) or str(error)
         return Comparison(row=row, simulated_s=None, problem=reasons)
     peak_bytes = max((item.total_bytes for item in plan.memory), default=0.0)
     return Comparison(
         row=row,
-        simulated_s=timeline.iteration_s,
+        simulated_s=iteration_s,
         memory_share=peak_bytes / estimator.cluster.gpu.memory_bytes,
     )
 
@@ -304,43 +259,3 @@ def median_abs_error(found: Sequence[Comparison]) -> float | None:
 
 def _amounts(found: Sequence[Comparison]) -> list[float]:
     return [abs(item.error) for item in found if item.error is not None]
-
-
-def _cells(line: str) -> list[str]:
-    return next(csv.reader([line]), [])
-
-
-def _columns() -> list[str]:
-    return [item.name for item in fields(Configuration)]
-
-
-def _header_problems(header: Sequence[str], source: str) -> Iterator[Problem]:
-    for name in (*_columns(), _MEASURED):
-        if name not in header:
-            message = f"column {name} is missing; {suggestion(name, header)}"
-            yield Problem(source=source, path="header", message=message)
-        elif header.count(name) > 1:
-            yield Problem(source=source, path="header", message=f"column {name} is given twice")
-
-
-def _row_problems(cells: Mapping[str, str]) -> Iterator[str]:
-    for name in _columns():
-        text = cells.get(name, "")
-        if not _WHOLE.fullmatch(text):
-            yield f"{name} must be a whole number from 1 to 999,999,999, not {text[:40]!r}"
-    text = cells.get(_MEASURED, "")
-    try:
-        measured_ms = float(text)
-    except ValueError:
-        measured_ms = math.nan
-    if not _LEAST_MS <= measured_ms <= _MOST_MS:
-        bounds = f"from {_LEAST_MS:g} to {_MOST_MS:g}"
-        yield f"{_MEASURED} must be milliseconds {bounds}, not {text[:40]!r}"
-
-
-def _row(cells: Mapping[str, str], line: int) -> MeasuredRow:
-    return MeasuredRow(
-        line=line,
-        configuration=Configuration(**{name: int(cells[name]) for name in _columns()}),
-        measured_s=1e-3 * float(cells[_MEASURED]),
-    )

@@ -218,6 +218,20 @@ def test_a_softmax_that_cannot_be_fused_moves_float32_scores_and_launches_more()
     ) == pytest.approx(1e-3)
 
 
+def test_gradients_are_added_to_those_before_where_weights_have_any() -> None:
+    model = compute(accumulation_bytes=6.0)
+    cost, weights = UNFUSED.cost(tokens=1024), 12 * 1024**2
+    bandwidth = A100.elementwise_efficiency * GPUS["a100"].memory_bandwidth_bytes_per_s
+    for tp in (1, 4):
+        added_s, plain_s = (
+            item.backward_s(cost, 64, Backward.FULL, tp) for item in (model, compute())
+        )
+        assert added_s - plain_s == pytest.approx(6.0 * weights / tp / bandwidth)
+    assert model.backward_s(cost, 64, Backward.INPUT_ONLY) == compute().backward_s(
+        cost, 64, Backward.INPUT_ONLY
+    )
+
+
 def test_flash_attention_has_no_softmax_of_its_own() -> None:
     flash = TransformerLayer(width=1024, heads=16, mlp_width=4096).cost(tokens=1024)
     model = compute(softmax_multiple=4, softmax_fallback_s=1e-3)
