@@ -52,6 +52,7 @@ START: dict[str, tuple[float, float, float]] = {
 }
 SOFTMAX_MULTIPLE = 4  # heads * micro-batch of a rank, as Megatron's fused softmax asks for
 ACCUMULATION_BYTES = 6.0  # fp16: reads the gradient and the sum, writes the sum
+SEQUENCE_GATHERS = 1  # of a block's input; no row here has sequence parallelism
 LAUNCH_EXPONENT = 4.0  # of 2, 3, 4, 6 and the plain maximum the best on both tables
 SCALE = 0.01  # deviations beyond this count by their amount, not by their square
 _NODE_RANKS = 8
@@ -189,6 +190,7 @@ def _software(values: dict[str, float]) -> SoftwareModel:
         launch_exponent=LAUNCH_EXPONENT,
         softmax_multiple=SOFTMAX_MULTIPLE,
         accumulation_bytes=ACCUMULATION_BYTES,
+        sequence_gathers=SEQUENCE_GATHERS,
         **values,
     )
 

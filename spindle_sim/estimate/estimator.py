@@ -154,7 +154,8 @@ class Estimator:
         `samples` are those of one batch or micro-batch on one data-parallel rank. The times include
         the collectives of `tp` and, in the backward, what is computed again: the whole forward
         where `recompute`, the attention cores where `selective`. `sequence_parallel` divides the
-        memory traffic that tensor parallelism alone leaves whole; its collectives cost as much.
+        memory traffic that tensor parallelism alone leaves whole; its collectives cost as much, but
+        for the gathers of the backward that the software has more.
         """
         cost = operator.cost
         count = samples * operator.items
@@ -170,6 +171,8 @@ class Estimator:
         if backward is Backward.NONE:
             return forward_s, backward_s
         backward_s += reduce_s + return_s
+        if sequence_parallel:
+            backward_s += self.software.sequence_gathers * self._regather_s(cost, count, tp)
         if recompute:  # the gathered features aren't gathered again, they are kept
             backward_s += forward_s - gather_s
         elif selective:
@@ -280,6 +283,12 @@ class Estimator:
             return 0.0
         size_bytes = cost.reduced_bytes * samples / cost.reductions
         return cost.reductions * self.all_reduce_s(size_bytes, range(tp))
+
+    def _regather_s(self, cost: OperatorCost, samples: float, tp: int) -> float:
+        if tp == 1 or not cost.reductions:
+            return 0.0
+        size_bytes = cost.reduced_bytes * samples / cost.reductions
+        return cost.reductions * self.all_gather_s(size_bytes, range(tp))
 
     def _data_parallel_degrees(self, node: OperatorNode, tp: int) -> list[int]:
         # Whole islands side by side are possible too: slow, but measured configurations have it.

@@ -35,6 +35,9 @@ class SoftwareModel:
     loss_s: float = 0.0  # a micro-batch's loss beside its products and traffic
     # Moved for each weight of a product in each backward: its gradient is added to those before.
     accumulation_bytes: float = 0.0
+    # Under sequence parallelism a block keeps its part of its input: the backward gathers it again
+    # this many times, beside the collectives that there are without it.
+    sequence_gathers: int = 0
     step_s: float = 0.0  # an iteration's step beside the optimizer's traffic
     # Standard deviation of the speeds of equal nodes: those that wait for each other go at the pace
     # of the slowest of them.

@@ -9,12 +9,22 @@ from hypothesis import strategies as st
 from benchmarks.measured_fit import NODE, START, Forecast, fit_software, measured_rows, splits
 from spindle_sim.cluster import GPUS, parse_cluster
 from spindle_sim.errors import UsageError
-from spindle_sim.estimate import EAGER, Estimator, software_model
+from spindle_sim.estimate import EAGER, Estimator, SoftwareModel, software_model
 from spindle_sim.estimate.compute import ComputeModel
 from spindle_sim.estimate.device import device_models
 from spindle_sim.plan import Backward
 from spindle_sim.whatif.measured import padded_vocabulary
-from spindle_sim.workload import Attention, Projection, TransformerLayer
+from spindle_sim.workload import (
+    Attention,
+    Block,
+    Module,
+    ModuleUse,
+    Projection,
+    Task,
+    TransformerLayer,
+    Workload,
+    operator_graph,
+)
 
 A100 = device_models().device(GPUS["a100"])
 MEGATRON = software_model("megatron-deepspeed-2022")
@@ -230,6 +240,27 @@ def test_gradients_are_added_to_those_before_where_weights_have_any() -> None:
     assert model.backward_s(cost, 64, Backward.INPUT_ONLY) == compute().backward_s(
         cost, 64, Backward.INPUT_ONLY
     )
+
+
+def test_sequence_parallelism_gathers_each_input_again_in_the_backward() -> None:
+    software = replace(EAGER, sequence_gathers=1)
+    block = Block(name="layer", operator=UNFUSED)
+    module = Module(name="layers", blocks=(block,))
+    task = Task(name="t", batch_size=8, uses=(ModuleUse(name="u", module="layers", tokens=1024),))
+    graph = operator_graph(Workload(name="w", modules=(module,), tasks=(task,)))
+    node = next(data["operator"] for _, data in graph.nodes(data=True))
+
+    def times(model: SoftwareModel, tp: int, *, cut: bool) -> tuple[float, float]:
+        return Estimator(NODE, software=model).operation_s(
+            node, Backward.FULL, samples=4, tp=tp, sequence_parallel=cut
+        )
+
+    gather_s = Estimator(NODE).all_gather_s(2.0 * 4 * 1024 * 1024, range(4))
+    more, plain = (times(model, 4, cut=True) for model in (software, EAGER))
+    assert more[0] == plain[0]
+    assert more[1] - plain[1] == pytest.approx(2 * gather_s)
+    assert times(software, 4, cut=False) == times(EAGER, 4, cut=False)
+    assert times(software, 1, cut=True) == times(EAGER, 1, cut=True)
 
 
 def test_flash_attention_has_no_softmax_of_its_own() -> None:
