@@ -1,5 +1,6 @@
 """The table of verbs. Nothing heavy is imported before a verb runs, so that `--help` is quick."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -23,7 +24,7 @@ from spindle_sim.cli.validate_run import validate_run
 __all__ = ["application"]
 
 # Short enough for the list of `spindle -h`, in the order in which one comes to need them.
-_VERBS = {
+_VERBS: dict[Callable[..., object], str] = {
     compare: "Which strategy is fastest, and why.",
     sweep: "The same for many clusters, tasks and batches.",
     plan: "Plan a workload and write the plan file.",

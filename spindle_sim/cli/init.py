@@ -21,6 +21,8 @@ def init(
     """Write a commented example workload to start from."""
     from spindle_sim.plan.atomic import write_atomically
 
+    if not path.strip():
+        raise UsageError(f"{path!r}: expected the name of a file")
     if not force and exists(path):
         raise UsageError(f"{path} exists already; name another file, or replace it with --force")
     write_atomically(path, (files("spindle_sim.cli") / "starter.yaml").read_bytes())

@@ -19,6 +19,7 @@ __all__ = [
 ]
 
 _MAX_DIGITS = 30
+_BEGIN_BYTES = 1000
 PLACEMENTS = ("spindle", "sequential")
 
 
@@ -40,6 +41,7 @@ def read_workload(
     elif not name.strip():
         raise UsageError(f"workload {name!r}: expected a built-in workload or a file")
     elif exists(name) or "/" in name or Path(name).suffix in {".yaml", ".yml"}:
+        _refuse_plan(name)
         workload = load_workload(Path(name))
     else:
         hint = suggestion(name, BUILTIN_WORKLOADS)
@@ -53,6 +55,21 @@ def read_workload(
     from spindle_sim.workload.tiny import tiny as shrunk
 
     return shrunk(workload)
+
+
+def _refuse_plan(path: str) -> None:
+    """Point whoever gives a plan for a workload to what takes plans.
+
+    Raises:
+        UsageError: the file is a plan, by its first lines.
+    """
+    try:
+        with Path(path).open("rb") as stream:
+            begin = stream.read(_BEGIN_BYTES)
+    except (OSError, ValueError):
+        return  # whoever reads it says so
+    if begin.lstrip().startswith(b"{") and b'"strategy"' in begin and b'"inputs"' in begin:
+        raise UsageError(f"{path:.200}: is a plan, not a workload: give it to `spindle simulate`")
 
 
 def exists(path: str) -> bool:

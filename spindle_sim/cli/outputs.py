@@ -6,7 +6,7 @@ from pathlib import Path
 
 from spindle_sim.errors import UsageError
 
-__all__ = ["check_outputs", "is_stdout"]
+__all__ = ["check_folder", "check_outputs", "is_stdout"]
 
 
 def check_outputs(inputs: Collection[str | None] = (), **paths: str | None) -> None:
@@ -19,7 +19,7 @@ def check_outputs(inputs: Collection[str | None] = (), **paths: str | None) -> N
     """
     given = {f"--{name}": path for name, path in paths.items() if path is not None}
     problems = [
-        f"{option} {path:.200}: {reason}"
+        f"{option} {path or repr(path):.200}: {reason}"
         for option, path in given.items()
         if (reason := _reason(path, [name for name in inputs if name]))
     ]
@@ -27,6 +27,29 @@ def check_outputs(inputs: Collection[str | None] = (), **paths: str | None) -> N
         problems.append(f"{' and '.join(given)} name the same file")
     if problems:
         raise UsageError(*problems)
+
+
+def check_folder(option: str, path: str | None) -> None:
+    """Make sure that a folder is there or can be made, and takes files.
+
+    Raises:
+        UsageError: it can't.
+    """
+    if path is None:
+        return
+    try:
+        there = next(
+            place for place in (Path(path), *Path(path).resolve().parents) if place.exists()
+        )
+        if there.is_dir():
+            with tempfile.TemporaryFile(dir=there):
+                return
+        reason = f"{there} is a file, not a folder"
+    except OSError as error:
+        reason = f"can't be written to: {(error.strerror or str(error)).lower()}"
+    except ValueError as error:  # a NUL in the name
+        reason = f"can't be written to: {error}"
+    raise UsageError(f"{option} {path:.200}: {reason}")
 
 
 def is_stdout(path: str) -> bool:

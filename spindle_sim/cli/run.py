@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from spindle_sim.cli.console import new_table, print_json, stdout_console
 from spindle_sim.cli.fitting import print_table
 from spindle_sim.cli.options import JsonOutput, OverlapSync, PlanFile, Seed
-from spindle_sim.cli.outputs import check_outputs
+from spindle_sim.cli.outputs import check_folder, check_outputs
 from spindle_sim.cli.run_options import (
     Autocast,
     BucketMegabytes,
@@ -76,6 +76,7 @@ def run(
 ) -> None:
     """Run a plan on this host, a process for each device, beside its simulation."""
     check_outputs([plan], timeline=timeline, trace=trace)
+    check_folder("--checkpoint", checkpoint)
     _check_choices(dtype, autocast)
     _check_pairs(
         emulate=emulate,

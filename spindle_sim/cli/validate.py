@@ -1,13 +1,14 @@
 """`spindle validate`: check a plan file as a stranger would."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from spindle_sim.cli.console import print_json
 from spindle_sim.cli.options import JsonOutput, PlanFile
-from spindle_sim.errors import PlanError, Problem
+from spindle_sim.errors import PlanError, Problem, UsageError
 
 if TYPE_CHECKING:
     from spindle_sim.plan import Plan
@@ -43,9 +44,15 @@ def load_valid_plan(path: str) -> "Plan":
 
     Raises:
         PlanError: the file holds no plan, or one that breaks a rule; with every violation.
+        UsageError: it is YAML, as workloads are.
     """
     from spindle_sim.plan import load_plan, validate_plan
 
+    if Path(path).suffix in {".yaml", ".yml"}:
+        raise UsageError(
+            f"{path:.200}: is YAML, as workloads are; a plan is JSON: make it with"
+            " `spindle plan WORKLOAD -o plan.json`"
+        )
     plan = load_plan(path)
     violations = validate_plan(plan)
     if violations:

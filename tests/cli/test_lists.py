@@ -92,6 +92,12 @@ def test_init_writes_a_workload_that_its_schema_and_its_reader_take(tmp_path: Pa
     jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), schema)
 
 
+def test_init_wants_a_name() -> None:
+    done = run("init", "")
+    assert isinstance(done.exception, UsageError)
+    assert "expected the name of a file" in str(done.exception)
+
+
 def test_init_leaves_a_file_alone_unless_forced(tmp_path: Path) -> None:
     path = tmp_path / "workload.yaml"
     path.write_text("mine")

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from spindle_sim import load_plan, validate_plan
 from spindle_sim.cli.application import application
-from spindle_sim.errors import PlanError
+from spindle_sim.errors import PlanError, UsageError
 
 
 def run(*arguments: str) -> Result:
@@ -44,6 +44,20 @@ def test_the_same_plan_is_the_same_bytes(plan_file: Path, tmp_path: Path) -> Non
     arguments = ["multitask-clip", "--tasks", "2", "--cluster", "a800:1x4", "-o", str(again)]
     assert run("plan", *arguments).exit_code == 0
     assert again.read_bytes() == plan_file.read_bytes()
+
+
+def test_a_file_of_the_other_kind_points_to_the_command_for_it(
+    plan_file: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="is a plan, not a workload: give it to `spindle sim"):
+        raise_of(run("compare", str(plan_file)))
+    with pytest.raises(UsageError, match="is YAML, as workloads are"):
+        raise_of(run("simulate", str(tmp_path / "workload.yaml")))
+
+
+def raise_of(done: Result) -> None:
+    assert done.exception is not None
+    raise done.exception
 
 
 def test_validate_says_that_a_plan_is_valid(plan_file: Path) -> None:

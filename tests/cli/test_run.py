@@ -93,3 +93,10 @@ def test_an_option_that_would_be_passed_over_is_refused(
 
 def run(*arguments: str) -> None:
     application()(args=["run", *arguments], standalone_mode=False)
+
+
+def test_a_folder_that_cant_be_written_to_is_refused_before_anything_runs(folder: Path) -> None:
+    (folder / "file").touch()
+    for path, said in (("/proc/saved", "can't be written to"), (folder / "file", "is a file")):
+        with pytest.raises(UsageError, match=f"--checkpoint .*{said}"):
+            run(str(folder / "tiny.json"), "--checkpoint", str(path))
