@@ -39,7 +39,6 @@ NODE = parse_cluster("a100:8", nics_per_node=4, nic_bandwidth="200Gb/s")
 NAME = "megatron-deepspeed-2022"
 # Constants by name: where the search starts, and the least and most that it may give.
 START: dict[str, tuple[float, float, float]] = {
-    "gemm_efficiency": (0.85, 0.5, 1.0),
     "gemm_odd_efficiency": (0.37, 0.05, 1.0),
     "elementwise_efficiency": (0.75, 0.2, 1.0),
     "launch_s": (40e-6, 4e-6, 200e-6),
@@ -50,6 +49,9 @@ START: dict[str, tuple[float, float, float]] = {
     "ring_network_share": (0.46, 0.05, 1.0),
     "mixed_ring_network_share": (0.18, 0.02, 1.0),
 }
+# Large fp16 products: 280 Tflop/s, about the most that cuBLAS sustains on an A100. A fit gives 0.95,
+# but the errors stay within 0.1 points from 0.87 to 0.95: the rows don't tell, so it is stated.
+GEMM_EFFICIENCY = 0.90
 SOFTMAX_MULTIPLE = 4  # heads * micro-batch of a rank, as Megatron's fused softmax asks for
 ACCUMULATION_BYTES = 6.0  # fp16: reads the gradient and the sum, writes the sum
 SEQUENCE_GATHERS = 1  # of a block's input; no row here has sequence parallelism
@@ -188,6 +190,7 @@ def _software(values: dict[str, float]) -> SoftwareModel:
             tool="benchmarks/measured_fit.py",
         ),
         launch_exponent=LAUNCH_EXPONENT,
+        gemm_efficiency=GEMM_EFFICIENCY,
         softmax_multiple=SOFTMAX_MULTIPLE,
         accumulation_bytes=ACCUMULATION_BYTES,
         sequence_gathers=SEQUENCE_GATHERS,
