@@ -49,8 +49,8 @@ START: dict[str, tuple[float, float, float]] = {
     "ring_network_share": (0.46, 0.05, 1.0),
     "mixed_ring_network_share": (0.18, 0.02, 1.0),
 }
-# Large fp16 products: 280 Tflop/s, about the most that cuBLAS sustains on an A100. A fit gives 0.95,
-# but the errors stay within 0.1 points from 0.87 to 0.95: the rows don't tell, so it is stated.
+# Large fp16 products: 280 Tflop/s, about the most that cuBLAS sustains on an A100. A fit gives 0.95
+# with the same errors: the rows don't tell, so it is stated.
 GEMM_EFFICIENCY = 0.90
 SOFTMAX_MULTIPLE = 4  # heads * micro-batch of a rank, as Megatron's fused softmax asks for
 ACCUMULATION_BYTES = 6.0  # fp16: reads the gradient and the sum, writes the sum
