@@ -57,7 +57,7 @@ def test_all_rows_of_one_node_have_the_errors_that_the_documentation_states(
     found = document(file)
     assert len(found["rows"]) == 708
     assert found["failed"] == 0
-    assert found["mean_abs_error"] < 0.052
+    assert found["mean_abs_error"] < 0.048
     assert found["median_abs_error"] < 0.03
 
 
@@ -70,8 +70,50 @@ def test_all_rows_of_many_nodes_have_the_errors_that_the_documentation_states(
     found = document(file)
     assert len(found["rows"]) == 51
     assert found["failed"] == 0
-    assert found["mean_abs_error"] < 0.056
+    assert found["mean_abs_error"] < 0.052
     assert found["median_abs_error"] < 0.03
+
+
+@pytest.mark.slow
+def test_published_rows_that_no_fit_saw_have_the_errors_that_the_documentation_states(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "rows.csv"
+    lines = table("measured/a100_megatron_lm_published.csv", 1).splitlines()
+    # Without those of more than 512 GPUs, which take longest.
+    wanted = [line for line in lines if not line[0].isdigit() or int(line.split(",")[0]) <= 512]
+    file.write_text("\n".join(wanted) + "\n")
+    found = document(file)
+    assert len(found["rows"]) == 13
+    assert found["failed"] == 0
+    assert found["mean_abs_error"] < 0.06
+    file.write_text(table("measured/a100_mpt_fsdp_published.csv", 5))
+    assert document(file)["mean_abs_error"] < 0.13
+
+
+def test_columns_left_alone_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(f"{HEADER},recomputation\n{ROW},none\n")
+    assert "Columns left alone: recomputation." in run(file)
+    assert document(file)["ignored_columns"] == ["recomputation"]
+
+
+def test_a_row_that_does_not_fit_by_our_count_is_simulated_and_said(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(f"{HEADER}\n8,8,1,12288,96,16,2048,1,8,1,60000\n")
+    (row,) = document(file)["rows"]
+    assert row["memory_share"] > 1
+    assert row["simulated_ms"] is not None
+    text = " ".join(run(file).split())
+    assert "line 2" in text
+    assert "of a GPU's memory; simulated as if it fitted" in text
+
+
+def test_rows_say_what_they_ran_on_and_under(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(f"{HEADER},gpu,software\n{ROW},h100,eager\n{ROW},,\n")
+    text = " ".join(run(file).split())
+    assert "H100-SXM5-80GB, A100-SXM4-80GB, software eager, megatron-deepspeed-2022." in text
 
 
 def test_an_error_is_the_simulated_time_over_the_measured_one(tmp_path: Path) -> None:
