@@ -1,6 +1,7 @@
 """`spindle reproduce`: the paper's evaluation, its statements beside ours."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -12,12 +13,13 @@ from spindle_sim.cli.fitting import print_table
 from spindle_sim.cli.options import BatchScale, JsonOutput, Report, Seed
 from spindle_sim.cli.outputs import check_outputs
 from spindle_sim.errors import UsageError, suggestion
+from spindle_sim.units import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from spindle_sim.reproduce import Options, Reproduction
-    from spindle_sim.reproduce.document import StatementRow
+    from spindle_sim.reproduce.document import Document, StatementRow
 
 __all__ = ["reproduce"]
 
@@ -29,7 +31,7 @@ Parts = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="PART...",
-        help="Parts of the evaluation, as --list names them; all but the experiments by default.",
+        help="Parts of the evaluation, as --list names them; all of them by default.",
         show_default=False,
     ),
 ]
@@ -97,7 +99,9 @@ def _sizes(text: str) -> tuple[int, ...]:
     names = [name.strip() for name in text.split(",")]
     if not all(name in allowed for name in names):
         raise UsageError(f"--gpus {text:.40}: expected some of {', '.join(allowed)}, with commas")
-    return tuple(sorted({allowed[name] for name in names}))
+    if len(set(names)) < len(names):
+        raise UsageError(f"--gpus {text:.40}: a size is given twice")
+    return tuple(sorted(allowed[name] for name in names))
 
 
 def _run(options: "Options") -> "Reproduction":
@@ -126,22 +130,23 @@ def _print(found: "Reproduction", report: str | None) -> None:
     console = stdout_console()
     result = document(found)
     judged = [row for row in result.statements if row.met is not None]
-    table = new_table("", "Statement", "Section", "Paper", "Ours", "Met")
+    tried = bool(found.trials)
+    table = new_table("", "Statement", "Section", "Paper", "Ours", "Met", *["Experiment"] * tried)
     for row in judged:
-        table.add_row(
-            row.id, row.section, _shown(row.paper), _ours(row, result.wall_clock), _word(row.met)
-        )
+        ours = _ours(row, result.wall_clock)
+        cells = [row.id, row.section, _shown(row.paper), ours, _word(row.met)]
+        table.add_row(*cells, *[_experiment(row, result.wall_clock)] * tried)
     print_table(console, table)
     for row in judged:
         if not row.met:
-            why = f"; {row.explanation}" if row.explanation else ""
+            why = f"; {_why(row, result.wall_clock)}" if row.explanation else ""
             console.print(f'{row.id}: "{row.statement}" Ours: {row.how}{why}', soft_wrap=True)
-    _print_experiments(console, found)
+    _print_experiments(console, result)
     if result.met < result.judged and not found.trials:
-        console.print("`spindle reproduce explain` experiments with what isn't met.")
+        console.print("With `explain` among the parts it experiments with what isn't met.")
     missing = len(result.statements) - len(judged)
     console.print(
-        f"{result.met} of {result.judged} statements met"
+        f"{result.met} of {counted(result.judged, 'statement')} met"
         + (f"; {missing} not evaluated in this run" if missing else "")
         + ". A stated number is met within 10 %, a bound where it holds.",
         soft_wrap=True,
@@ -155,23 +160,33 @@ def _print(found: "Reproduction", report: str | None) -> None:
         console.print(f"Report: {report}", soft_wrap=True)
 
 
-def _print_experiments(console: "Console", found: "Reproduction") -> None:
-    """Print, for each change, ours under it of every statement that isn't met."""
-    if not found.trials:
-        return
-    from spindle_sim.reproduce.document import document
+def _why(row: "StatementRow", wall_clock: dict[str, object]) -> str:
+    """Give the explanation; of a wall time, what the experiment found."""
+    hidden = wall_clock.get("experiments")
+    if isinstance(hidden, dict) and row.id in hidden:
+        return ", ".join(f"{name}: {_shown(value)}" for name, value in hidden[row.id].items())
+    return row.explanation
 
-    rows = document(found).experiments
-    statements = list(dict.fromkeys(row.statement for row in rows))
-    changes = list(dict.fromkeys(row.change for row in rows))
-    cells = {(row.statement, row.change): row for row in rows}
-    table = new_table("Ours under each change (* met)", "Statement", *changes)
-    for name in statements:
-        shown = []
-        for change in changes:
-            row = cells.get((name, change))
-            shown.append("-" if row is None else _shown(row.ours) + (" *" if row.met else ""))
-        table.add_row(name, *shown)
+
+def _experiment(row: "StatementRow", wall_clock: dict[str, object]) -> str:
+    """Give the change that meets a statement, or brings it nearest, with ours under it."""
+    if row.met is not False:
+        return ""
+    if row.experiment is None:
+        return _why(row, wall_clock)
+    ours = _shown(row.experiment.ours)
+    return f"{'met' if row.experiment.met else 'nearest'} under {row.experiment.change}: {ours}"
+
+
+def _print_experiments(console: "Console", result: "Document") -> None:
+    """Print how many of the statements that aren't met each change meets, the most first."""
+    rows = result.experiments
+    if not rows:
+        return
+    tried, met = Counter(row.change for row in rows), Counter(row.change for row in rows if row.met)
+    table = new_table("", "Change", "Meets", "Of those tried")
+    for change in sorted(tried, key=lambda name: -met[name]):
+        table.add_row(change, str(met[change]), str(tried[change]))
     print_table(console, table)
 
 
@@ -198,6 +213,8 @@ def _ours(row: "StatementRow", wall_clock: dict[str, object]) -> str:
 def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "holds" if value else "doesn't"
+    if isinstance(value, str):
+        return value
     if isinstance(value, list):
         return (" to " if len(value) == _ENDS else ", ").join(_shown(one) for one in value)
     return f"{value:.3g}" if isinstance(value, float | int) else "-"

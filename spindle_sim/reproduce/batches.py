@@ -7,7 +7,9 @@ the built-in workload's stays. The same batches are used for every cluster size 
 
 from dataclasses import dataclass, replace
 
+from spindle_sim.reproduce.cases import UNCHANGED, Change, Tasks
 from spindle_sim.workload import Workload, builtin_workload
+from spindle_sim.workload.zoo.ofasys import ofasys
 
 __all__ = ["RECIPES", "Recipe", "evaluated_workload"]
 
@@ -99,22 +101,25 @@ RECIPES: dict[str, dict[str, Recipe]] = {
 
 
 def evaluated_workload(
-    name: str, tasks: int | tuple[str, ...], batch_scale: float = 1.0
+    name: str, tasks: Tasks, batch_scale: float = 1.0, change: Change = UNCHANGED
 ) -> Workload:
-    """Give a built-in workload with its recipes' batches, times `batch_scale`.
+    """Give a built-in workload with its recipes' batches, times `batch_scale`, under a change.
 
     `tasks` is how many of the first tasks, or their names.
     """
     workload = builtin_workload(name)
-    recipes = RECIPES[name]
-    workload = replace(
-        workload,
-        tasks=tuple(
-            replace(task, batch_size=recipes[task.name].batch_size) for task in workload.tasks
-        ),
-    )
+    if name == "ofasys" and change.image_tokens:
+        workload = ofasys(change.image_tokens)
+    if not change.built_in_batches:
+        recipes = RECIPES[name]
+        workload = replace(
+            workload,
+            tasks=tuple(
+                replace(task, batch_size=recipes[task.name].batch_size) for task in workload.tasks
+            ),
+        )
     if isinstance(tasks, int):
         workload = workload.with_first_tasks(tasks)
     else:
         workload = workload.with_tasks(tasks)
-    return workload.with_batch_scale(batch_scale)
+    return workload.with_batch_scale(batch_scale * change.batch)

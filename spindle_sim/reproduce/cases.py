@@ -7,6 +7,8 @@ so that each is planned once.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from spindle_sim.units import counted
+
 __all__ = [
     "ALL_GPUS",
     "CASE_STUDY",
@@ -15,6 +17,7 @@ __all__ = [
     "SCALES",
     "STATED",
     "SYSTEMS",
+    "UNCHANGED",
     "Case",
     "Change",
     "merged",
@@ -51,12 +54,35 @@ class Change:
 
     name: str = ""
     batch: float = 1.0
+    built_in_batches: bool = False  # the built-in workloads' instead of the recipes'
+    image_tokens: int = 0  # of an image in OFASys, where not 0
     launch: float = 1.0  # CPU time to launch a kernel
     nic: float = 1.0  # bandwidth of a network card
     nics_per_node: int = 1
     memory: float = 1.0  # of a device
     free_network: bool = False  # transfers and collectives cost nothing
     overlap_sync: bool = True  # of all systems
+    sequential_plans: bool = False  # the sequential placement with a schedule of its own
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it changes the scale of the batches and nothing else."""
+        return self.same_but(batch=1.0)
+
+    @property
+    def keeps_plans(self) -> bool:
+        """Whether every system's plan stays: only how it is simulated changes."""
+        return self.same_but(free_network=False, overlap_sync=True)
+
+    def same_but(self, **fields: object) -> bool:
+        """Say whether nothing is changed but these fields, whose unchanged values are given."""
+        return replace(self, name="", **fields) == UNCHANGED  # type: ignore[arg-type]
+
+    def concerns(self, case: "Case") -> bool:
+        """Say whether it can change a case: a network needs nodes, images a task with them."""
+        if self.image_tokens and case.workload != "ofasys":
+            return False
+        return case.num_nodes > 1 or not self.same_but(nic=1.0, nics_per_node=1)
 
 
 UNCHANGED = Change()
@@ -73,6 +99,7 @@ class Case:
     change: Change = UNCHANGED
     strategies: tuple[str, ...] = SYSTEMS
     sequential: bool = False  # Spindle with sequential placement, too
+    also: tuple[Change, ...] = ()  # simulated with the same plans, too
 
     @property
     def key(self) -> tuple[str, Tasks, int, float, str]:
@@ -87,7 +114,9 @@ class Case:
     @property
     def name(self) -> str:
         """In words."""
-        tasks = f"{self.tasks} tasks" if isinstance(self.tasks, int) else ", ".join(self.tasks)
+        tasks = (
+            counted(self.tasks, "task") if isinstance(self.tasks, int) else ", ".join(self.tasks)
+        )
         scale = "" if self.batch_scale == 1.0 else f", batches x {self.batch_scale:g}"
         change = f", {self.change.name}" if self.change.name else ""
         return f"{self.workload}, {tasks}, {self.gpus} GPUs{scale}{change}"
@@ -159,6 +188,7 @@ def merged(cases: Iterable[Case]) -> tuple[Case, ...]:
             old,
             strategies=tuple(name for name in SYSTEMS if name in wanted),
             sequential=old.sequential or case.sequential,
+            also=tuple(dict.fromkeys((*old.also, *case.also))),
         )
     # The longest begin first, so that no process is left with one of them at the end.
     return tuple(sorted(known.values(), key=lambda case: (-case.gpus, -_count(case.tasks))))

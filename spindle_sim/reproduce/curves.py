@@ -9,9 +9,11 @@ from spindle_sim.estimate import Estimator
 from spindle_sim.estimate.curve import fit
 from spindle_sim.plan import Backward
 from spindle_sim.planner.contract import contract
+from spindle_sim.planner.metagraph import MetaGraph
 from spindle_sim.planner.probes import probes
 from spindle_sim.reproduce.batches import evaluated_workload
-from spindle_sim.reproduce.evaluate import the_cluster
+from spindle_sim.reproduce.cases import UNCHANGED, Change
+from spindle_sim.reproduce.evaluate import the_estimator
 
 __all__ = ["CurveStudy", "FitError", "StudiedCurve", "study_curves"]
 
@@ -66,17 +68,31 @@ class CurveStudy:
         return next(one for one in self.curves if one.metaop == metaop)
 
 
-def study_curves(batch_scale: float) -> CurveStudy:
+def study_curves(batch_scale: float, change: Change = UNCHANGED) -> CurveStudy:
     """Give the curves of Multitask-CLIP's four tasks and the fit errors of all workloads."""
+    setup = _Setup(batch_scale=batch_scale, change=change, estimator=the_estimator(_GPUS, change))
     return CurveStudy(
-        curves=_curves(*DRAWN, batch_scale),
-        errors=tuple(_fit_error(name, tasks, batch_scale) for name, tasks in _FITTED),
+        curves=_curves(*DRAWN, setup),
+        errors=tuple(_fit_error(name, tasks, setup) for name, tasks in _FITTED),
     )
 
 
-def _curves(name: str, tasks: int, batch_scale: float) -> tuple[StudiedCurve, ...]:
-    graph = contract(evaluated_workload(name, tasks, batch_scale))
-    estimator = Estimator(the_cluster(_GPUS))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setup:
+    """What all curves of a study share."""
+
+    batch_scale: float
+    change: Change
+    estimator: Estimator
+
+    def graph(self, name: str, tasks: int) -> MetaGraph:
+        """Give the MetaOps of a workload."""
+        return contract(evaluated_workload(name, tasks, self.batch_scale, self.change))
+
+
+def _curves(name: str, tasks: int, setup: _Setup) -> tuple[StudiedCurve, ...]:
+    graph = setup.graph(name, tasks)
+    estimator = setup.estimator
     found = []
     for node in graph.nodes.values():
         curve = estimator.curve(node.operator, node.metaop.backward)
@@ -86,10 +102,10 @@ def _curves(name: str, tasks: int, batch_scale: float) -> tuple[StudiedCurve, ..
     return tuple(found)
 
 
-def _fit_error(name: str, tasks: int, batch_scale: float) -> FitError:
+def _fit_error(name: str, tasks: int, setup: _Setup) -> FitError:
     piecewise: list[float] = []
     single: list[float] = []
-    for curve in _curves(name, tasks, batch_scale):
+    for curve in _curves(name, tasks, setup):
         for index in range(1, len(curve.points) - 1):
             n, time_s = curve.points[index]
             others = curve.points[:index] + curve.points[index + 1 :]
@@ -103,7 +119,7 @@ def _fit_error(name: str, tasks: int, batch_scale: float) -> FitError:
         piecewise_max=max(piecewise),
         single_mean=float(np.mean(single)),
         single_max=max(single),
-        profiling_s=_profiling_s(name, tasks, batch_scale),
+        profiling_s=_profiling_s(setup.graph(name, tasks), setup.estimator),
     )
 
 
@@ -115,10 +131,8 @@ def _one_piece(points: Sequence[tuple[int, float]], n: int) -> float:
     return float(alpha + beta / n)
 
 
-def _profiling_s(name: str, tasks: int, batch_scale: float) -> float:
+def _profiling_s(graph: MetaGraph, estimator: Estimator) -> float:
     """Give the GPU time of measuring every distinct operator at every batch of a device."""
-    estimator = Estimator(the_cluster(_GPUS))
-    graph = contract(evaluated_workload(name, tasks, batch_scale))
     total_s = 0.0
     for probe in probes(graph, estimator):
         cost, compute = probe.cost, estimator.compute

@@ -10,9 +10,9 @@ import spindle_sim
 from spindle_sim.estimate import Estimator
 from spindle_sim.reproduce.batches import RECIPES
 from spindle_sim.reproduce.evaluate import the_cluster
-from spindle_sim.reproduce.experiments import explanation
+from spindle_sim.reproduce.experiments import Trial, best, explanation
 from spindle_sim.reproduce.rules import Found, Verdict
-from spindle_sim.reproduce.run import EXPLAIN, Reproduction
+from spindle_sim.reproduce.run import ALONE, EXPLAIN, Reproduction
 from spindle_sim.reproduce.tables import part_data
 
 __all__ = [
@@ -33,8 +33,22 @@ Value = float | list[float] | bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRow:
+    """A statement that isn't met, under a change that an experiment makes."""
+
+    statement: str
+    change: str
+    ours: Value
+    met: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatementRow:
-    """One statement: the paper's value beside ours; null where it wasn't evaluated."""
+    """One statement: the paper's value beside ours; null where it wasn't evaluated.
+
+    Of one that isn't met, `experiment` is the first that meets it, or else the one that comes
+    nearest; null where none comes nearer, and `explanation` has them all in words.
+    """
 
     id: str
     section: str
@@ -44,17 +58,8 @@ class StatementRow:
     ours: Value
     met: bool | None
     how: str
+    experiment: TrialRow | None
     explanation: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialRow:
-    """A statement that isn't met, under a change that an experiment makes."""
-
-    statement: str
-    change: str
-    ours: Value
-    met: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +109,7 @@ def document(reproduction: Reproduction) -> Document:
         },
         parts=part_data(reproduction),
         experiments=[
-            TrialRow(
-                statement=trial.statement.id,
-                change=trial.change,
-                ours=_ours(trial.found),
-                met=trial.met,
-            )
-            for trial in reproduction.trials
+            _trial(trial) for trial in reproduction.trials if not trial.statement.wall_clock
         ],
         wall_clock=_wall_clock(reproduction),
     )
@@ -130,12 +129,15 @@ def statement_rows(reproduction: Reproduction) -> list[StatementRow]:
 
 def _row(verdict: Verdict, reproduction: Reproduction) -> StatementRow:
     statement, found = verdict.statement, verdict.found
+    asked = EXPLAIN in reproduction.options.parts
     text = explanation(verdict, reproduction.trials)
     if found is None:
         text = "not evaluated: a system, a cluster size or a part that it needs wasn't run"
+    elif statement.wall_clock and text:
+        text = f"planned again by itself ({ALONE}): see wall_clock"
     elif verdict.met is False and not text:
-        asked = EXPLAIN in reproduction.options.parts
         text = "no experiment applies" if asked else ""
+    tried = best(verdict, reproduction.trials)
     hidden = statement.wall_clock or found is None
     return StatementRow(
         id=statement.id,
@@ -146,7 +148,17 @@ def _row(verdict: Verdict, reproduction: Reproduction) -> StatementRow:
         ours=None if hidden or found is None else _ours(found),
         met=verdict.met,
         how="" if found is None else found.how,
+        experiment=None if tried is None or statement.wall_clock else _trial(tried),
         explanation=text,
+    )
+
+
+def _trial(trial: Trial) -> TrialRow:
+    return TrialRow(
+        statement=trial.statement.id,
+        change=trial.change,
+        ours=_ours(trial.found),
+        met=trial.met,
     )
 
 
@@ -168,6 +180,11 @@ def _wall_clock(reproduction: Reproduction) -> dict[str, Any]:
             verdict.statement.id: _ours(verdict.found)
             for verdict in reproduction.verdicts
             if verdict.statement.wall_clock and verdict.found is not None
+        },
+        "experiments": {
+            trial.statement.id: {trial.change: _ours(trial.found), "case": trial.found.how}
+            for trial in reproduction.trials
+            if trial.statement.wall_clock
         },
         "planning_s": {
             result.case.name: {one.strategy: one.planning_s for one in result.outcomes}

@@ -1,7 +1,7 @@
 """Plans and simulates one case under all of its strategies: what a worker process does."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spindle_sim.cluster import Cluster, parse_cluster
@@ -14,14 +14,20 @@ from spindle_sim.plan import MetaOp, Plan, Slice, schedule
 from spindle_sim.planner import STRATEGIES, make_plan
 from spindle_sim.planner.make import equation_11_s
 from spindle_sim.reproduce.batches import evaluated_workload
-from spindle_sim.reproduce.cases import FAMILY, GPUS_PER_NODE, Case, Change
+from spindle_sim.reproduce.cases import (
+    FAMILY,
+    GPUS_PER_NODE,
+    UNCHANGED,
+    Case,
+    Change,
+)
 from spindle_sim.reproduce.outcome import CaseResult, Outcome
 from spindle_sim.reproduce.placement import placed_in_order
 from spindle_sim.simulator import simulate
 from spindle_sim.timeline import Kind, Timeline
 from spindle_sim.workload import Workload
 
-__all__ = ["evaluate_case", "the_cluster"]
+__all__ = ["evaluate_case", "planning_time_s", "the_cluster", "the_estimator"]
 
 _BINS = 200
 _ISOLATED = ("spindle", "seq")  # those of figure 10
@@ -35,13 +41,21 @@ class _World:
     workload: Workload
     cluster: Cluster
     estimator: Estimator
-    change: Change
     seed: int
 
 
-def the_cluster(gpus: int, change: Change | None = None) -> Cluster:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """A strategy's plan, or why there is none, and the wall time that it took."""
+
+    strategy: str
+    plan: Plan | None
+    error: str
+    planning_s: float
+
+
+def the_cluster(gpus: int, change: Change = UNCHANGED) -> Cluster:
     """Give the paper's cluster of so many A800, with a change."""
-    change = change or Change()
     cluster = parse_cluster(f"a800:{gpus // GPUS_PER_NODE}x{GPUS_PER_NODE}")
     gpu = replace(cluster.gpu, memory_bytes=cluster.gpu.memory_bytes * change.memory)
     return replace(
@@ -52,48 +66,48 @@ def the_cluster(gpus: int, change: Change | None = None) -> Cluster:
     )
 
 
-def evaluate_case(case: Case, seed: int) -> CaseResult:
-    """Plan and simulate a case; a strategy without a feasible plan is an outcome, too.
-
-    Where one strategy uses ZeRO-1 all of Spindle's family get it, as in `spindle compare`: it makes
-    the optimizer step shorter. The tuned systems choose for themselves.
-    """
-    change = case.change
-    cluster = the_cluster(case.gpus, change)
+def the_estimator(gpus: int, change: Change = UNCHANGED) -> Estimator:
+    """Give the estimator for that cluster, with a change."""
     models = device_models()
-    scaled = [replace(one, launch_s=one.launch_s * change.launch) for one in models.devices]
+    devices = [replace(one, launch_s=one.launch_s * change.launch) for one in models.devices]
+    return Estimator(the_cluster(gpus, change), models=replace(models, devices=tuple(devices)))
+
+
+def evaluate_case(case: Case, seed: int) -> tuple[CaseResult, ...]:
+    """Plan a case and simulate it, then under each change of `case.also` with the same plans.
+
+    A strategy without a feasible plan is an outcome, too. All of Spindle's family shard their
+    optimizer states (ZeRO-1): that makes the step shorter, and the tuned systems, which choose for
+    themselves, do so as well.
+    """
+    estimator = the_estimator(case.gpus, case.change)
     world = _World(
-        workload=evaluated_workload(case.workload, case.tasks, case.batch_scale * change.batch),
-        cluster=cluster,
-        estimator=Estimator(cluster, models=replace(models, devices=tuple(scaled))),
-        change=change,
+        workload=evaluated_workload(case.workload, case.tasks, case.batch_scale, case.change),
+        cluster=estimator.cluster,
+        estimator=estimator,
         seed=seed,
     )
-    names = [name for name in case.strategies if name in STRATEGIES]
-    planned = {name: _plan(world, name) for name in names}
-    if any(plan.zero1 for plan, _, _ in planned.values() if plan):
-        for name in names:
-            plan = planned[name][0]
-            if name in FAMILY and plan is not None and not plan.zero1:
-                planned[name] = _plan(world, name, zero1=True)
-    spindle = planned.get("spindle", (None, "", 0.0))[0]
-    sequential = None
-    if case.sequential and spindle is not None:
-        sequential = _outcome(world, "spindle", (placed_in_order(spindle), "", 0.0))
-    return CaseResult(
-        case=case,
-        outcomes=tuple(_outcome(world, name, found) for name, found in planned.items()),
-        sequential=sequential,
-        state_bytes=_STATE_BYTES * world.workload.parameters,
-        profile=next((plan.profile for plan, _, _ in planned.values() if plan), ""),
+    planned = [_plan(world, name) for name in case.strategies if name in STRATEGIES]
+    sequential = _sequential(world, case.change, planned) if case.sequential else None
+    return tuple(
+        CaseResult(
+            case=replace(case, change=change, also=()),
+            outcomes=tuple(_outcome(world, change, one) for one in planned),
+            sequential=_outcome(world, change, sequential) if sequential else None,
+            state_bytes=_STATE_BYTES * world.workload.parameters,
+            profile=next((one.plan.profile for one in planned if one.plan), ""),
+        )
+        for change in (case.change, *case.also)
     )
 
 
-_Planned = tuple[Plan | None, str, float]
+def planning_time_s(case: Case, seed: int) -> float:
+    """Give the wall time of planning a case under Spindle alone."""
+    (one,) = evaluate_case(replace(case, strategies=("spindle",), also=(), sequential=False), seed)
+    return one.outcomes[0].planning_s
 
 
-def _plan(world: _World, name: str, *, zero1: bool | None = None) -> _Planned:
-    """Give the plan, or why there is none, and the wall time that it took."""
+def _plan(world: _World, name: str, placement: str = "spindle") -> _Planned:
     begun_s = time.perf_counter()
     plan, error = None, ""
     try:
@@ -102,30 +116,42 @@ def _plan(world: _World, name: str, *, zero1: bool | None = None) -> _Planned:
             world.cluster,
             name,
             seed=world.seed,
-            zero1=zero1,
+            placement=placement,
+            zero1=True if name in FAMILY else None,
             estimator=world.estimator,
         )
     except InfeasibleError as refused:
         error = str(refused)
-    return plan, error, time.perf_counter() - begun_s
+    planning_s = time.perf_counter() - begun_s
+    return _Planned(strategy=name, plan=plan, error=error, planning_s=planning_s)
 
 
-def _outcome(world: _World, name: str, planned: _Planned) -> Outcome:
+def _sequential(world: _World, change: Change, planned: Sequence[_Planned]) -> _Planned | None:
+    """Give Spindle's plan on consecutive devices: its schedule, or one of its own."""
+    if change.sequential_plans:
+        return _plan(world, "spindle", placement="sequential")
+    spindle = next((one for one in planned if one.strategy == "spindle"), None)
+    if spindle is None or spindle.plan is None:
+        return None
+    return replace(spindle, plan=placed_in_order(spindle.plan), planning_s=0.0)
+
+
+def _outcome(world: _World, change: Change, planned: _Planned) -> Outcome:
     """Simulate a plan as it is trained, and with its synchronization isolated (section 5.4)."""
-    plan, error, planning_s = planned
+    plan, name = planned.plan, planned.strategy
     if plan is None:
-        return Outcome(strategy=name, error=error, planning_s=planning_s)
-    trained = _simulated(world, plan, overlap=world.change.overlap_sync)
-    isolated = _simulated(world, plan, overlap=False) if name in _ISOLATED else trained
-    return _figures(plan, trained, isolated, planning_s)
+        return Outcome(strategy=name, error=planned.error, planning_s=planned.planning_s)
+    trained = _simulated(world, change, plan, overlap=change.overlap_sync)
+    isolated = trained
+    if name in _ISOLATED and change.overlap_sync:
+        isolated = _simulated(world, change, plan, overlap=False)
+    return _figures(plan, trained, isolated, planned.planning_s)
 
 
-def _simulated(world: _World, plan: Plan, *, overlap: bool) -> Timeline:
+def _simulated(world: _World, change: Change, plan: Plan, *, overlap: bool) -> Timeline:
     """Simulate a plan; whether gradients synchronize beside the backward isn't left to it."""
     return simulate(
-        replace(plan, overlap_sync=overlap),
-        network=not world.change.free_network,
-        seed=world.seed,
+        replace(plan, overlap_sync=overlap), network=not change.free_network, seed=world.seed
     )
 
 

@@ -7,7 +7,7 @@ from spindle_sim.reproduce.cases import ALL_GPUS, STATED, Case, Change, Tasks, p
 from spindle_sim.reproduce.curves import CurveStudy
 from spindle_sim.reproduce.outcome import CaseResult, Outcome
 
-__all__ = ["Evidence", "Point"]
+__all__ = ["Evidence", "Point", "combined"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,12 @@ class Evidence:
         """Give one strategy's figures in a case; None where there are none."""
         result = self.result(workload, tasks, gpus)
         return None if result is None else result.of(strategy)
+
+    def under(self, change: Change) -> "Evidence":
+        """Give the same results under a change; batches of another scale are cases of it."""
+        if change.is_batch:
+            return replace(self, batch_scale=self.batch_scale * change.batch)
+        return replace(self, change=change.name)
 
     @property
     def complete(self) -> bool:
@@ -67,7 +73,11 @@ class Evidence:
         """Give the cases of a single task."""
         for result in self.results:
             case = result.case
-            if not isinstance(case.tasks, int) and len(case.tasks) == 1 and not case.change.name:
+            if (
+                not isinstance(case.tasks, int)
+                and (case.batch_scale, case.change.name) == (self.batch_scale, self.change)
+                and len(case.tasks) == 1
+            ):
                 yield result
 
     def speedups(self, results: Iterable[CaseResult], system: str, over: str) -> tuple[Point, ...]:
@@ -79,3 +89,18 @@ class Evidence:
                 value = theirs.iteration_s / ours.iteration_s
                 found.append(Point(case=result.case, value=value))
         return tuple(found)
+
+
+def combined(results: Iterable[CaseResult]) -> tuple[CaseResult, ...]:
+    """Give each case once, with the outcomes of all its results; of two alike the first counts."""
+    known: dict[tuple[object, ...], CaseResult] = {}
+    for result in results:
+        first = known.setdefault(result.case.key, result)
+        have = {outcome.strategy for outcome in first.outcomes}
+        more = tuple(one for one in result.outcomes if one.strategy not in have)
+        known[result.case.key] = replace(
+            first,
+            outcomes=(*first.outcomes, *more),
+            sequential=first.sequential or result.sequential,
+        )
+    return tuple(known.values())

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
@@ -115,13 +116,20 @@ def _statement(row: StatementRow) -> list[str]:
 
 
 def _experiments(found: Document) -> str:
-    if not found.experiments:
+    """Give a row for each statement and a column for each change, the most telling first."""
+    rows = found.experiments
+    if not rows:
         return ""
-    rows = [
-        [row.statement, row.change, _value(row.ours), "yes" if row.met else "no"]
-        for row in found.experiments
-    ]
-    table = _table(["Statement", "Change", "Ours under it", "Met"], rows)
+    met = Counter(row.change for row in rows if row.met)
+    changes = sorted(dict.fromkeys(row.change for row in rows), key=lambda name: -met[name])
+    known = {(row.statement, row.change): row for row in rows}
+    cells = []
+    for name in dict.fromkeys(row.statement for row in rows):
+        under = [known.get((name, change)) for change in changes]
+        shown = [f"{_value(row.ours)}{', met' * row.met}" if row else "-" for row in under]
+        cells.append([name, *shown])
+    cells.append(["statements met", *(str(met[change]) for change in changes)])
+    table = _table(["Ours under each change", *changes], cells)
     return f"<section><h2>Experiments on what isn't met</h2>\n{table}</section>"
 
 

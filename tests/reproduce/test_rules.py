@@ -3,7 +3,15 @@
 import pytest
 
 from spindle_sim.reproduce.evidence import Evidence
-from spindle_sim.reproduce.rules import Found, Rule, Statement, is_met, judge
+from spindle_sim.reproduce.rules import (
+    Found,
+    Rule,
+    Statement,
+    distance,
+    is_met,
+    judge,
+    middle_half,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +32,32 @@ def test_ten_percent_are_of_the_papers_number_not_of_ours() -> None:
 )
 def test_a_range_is_met_where_both_of_its_ends_are(ends: tuple[float, float], met: bool) -> None:
     assert is_met(Rule.RANGE, (1.31, 1.63), Found(values=ends)) is met
+
+
+@pytest.mark.parametrize(
+    ("ends", "met"),
+    [((0.8, 0.95), True), ((0.9, 0.91), True), ((0.72, 1.04), True), ((0.7, 0.9), False)],
+)
+def test_what_is_typical_lies_between_the_ends(ends: tuple[float, float], met: bool) -> None:
+    assert is_met(Rule.TYPICALLY, (0.8, 0.95), Found(values=ends)) is met
+
+
+def test_the_middle_half_leaves_out_a_quarter_at_each_end() -> None:
+    assert middle_half([9.0, 1.0, 3.0, 2.0, 4.0]) == (2.0, 4.0)
+    assert middle_half([5.0]) == (5.0, 5.0)
+
+
+def test_a_distance_is_relative_to_what_is_stated_and_none_within_a_bound() -> None:
+    def apart(rule: Rule, paper: tuple[float, ...], *values: float) -> float:
+        one = Statement(id="x", section="5", text="", rule=rule, paper=paper, find=lambda _: None)
+        return distance(one, Found(values=values))
+
+    assert apart(Rule.RATIO, (2.0,), 1.0) == 0.5
+    assert apart(Rule.RANGE, (1.0, 2.0), 1.1, 3.0) == 0.5
+    assert apart(Rule.AT_MOST, (2.0,), 1.0) == 0
+    assert apart(Rule.AT_MOST, (2.0,), 3.0) == 0.5
+    assert apart(Rule.AT_LEAST, (2.0,), 1.0) == 0.5
+    assert apart(Rule.TYPICALLY, (1.0, 2.0), 1.5, 3.0) == 0.5
 
 
 def test_a_bound_is_met_up_to_it_and_not_ten_percent_beyond() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from spindle_sim.reproduce.evidence import Evidence, Point
 from spindle_sim.reproduce.rules import TOLERANCE, Found, Rule, Statement
-from spindle_sim.reproduce.statements.state_of_the_art import SOTA, largest, place
+from spindle_sim.reproduce.statements.state_of_the_art import SOTA, largest, over_both, place
 
 __all__ = ["BASELINES", "fastest_of_both"]
 
@@ -95,6 +95,43 @@ def _over(system: str) -> Find:
     return lambda evidence: largest(evidence.speedups(evidence.stated(), "spindle", system))
 
 
+def _over_optimus(evidence: Evidence) -> Found | None:
+    """Look, as the paper does, where Optimus has already surpassed both systems."""
+    ahead = {point.case for point in fastest_of_both(evidence, "optimus") if point.value > 1}
+    points = evidence.speedups(evidence.stated(), "spindle", "optimus")
+    found = largest(point for point in points if point.case in ahead)
+    if found is not None or not points:
+        return found
+    return Found(values=(0.0,), how=f"Optimus surpasses both in none of {len(points)} cases")
+
+
+def _stmm_over_both(evidence: Evidence) -> Found | None:
+    return largest(over_both(evidence, "stmm", evidence.stated()))
+
+
+def _always_over(*systems: str) -> Find:
+    """Say whether Spindle is faster than all of them in every case."""
+
+    def find(evidence: Evidence) -> Found | None:
+        points = {name: evidence.speedups(evidence.stated(), "spindle", name) for name in systems}
+        if not all(points.values()):
+            return None
+        every = [(name, point) for name in systems for point in points[name]]
+        slower = [(name, point) for name, point in every if point.value <= 1]
+        return Found(
+            holds=not slower,
+            how=f"faster in {len(every) - len(slower)} of {len(every)} comparisons"
+            + "".join(f"; {place(one)}: {one.value:.3f} of {name}'s" for name, one in slower),
+        )
+
+    return find
+
+
+def _optimus_over_uniform(evidence: Evidence) -> Found | None:
+    points = evidence.speedups(evidence.stated(), "optimus", "uniform")
+    return _share(points, _MOST, "Optimus is faster", at_least=False)
+
+
 def _optimus_at_8(evidence: Evidence) -> Found | None:
     results = [one for one in evidence.stated("multitask-clip", [4]) if one.case.gpus == 8]  # noqa: PLR2004
     return largest(evidence.speedups(results, "spindle", "optimus"))
@@ -167,12 +204,27 @@ BASELINES: tuple[Statement, ...] = (
         find=_optimus_behind,
     ),
     Statement(
+        id="optimus-over-uniform",
+        section="5.2",
+        text="Spindle-Optimus shows better performance than Spindle-Uniform.",
+        rule=Rule.HOLDS,
+        find=_optimus_over_uniform,
+    ),
+    Statement(
+        id="faster-than-task-level",
+        section="5.2",
+        text="Spindle is consistently more efficient than the task-level strategies.",
+        rule=Rule.HOLDS,
+        find=_always_over("uniform", "optimus"),
+    ),
+    Statement(
         id="over-optimus-max",
         section="5.2",
-        text="Spindle is up to 1.45x as fast as Spindle-Optimus.",
+        text="Even where Spindle-Optimus has surpassed the state of the art, Spindle is up to 1.45x"
+        " as fast.",
         rule=Rule.RATIO,
         paper=(1.45,),
-        find=_over("optimus"),
+        find=_over_optimus,
     ),
     Statement(
         id="over-optimus-clip-4-8",
@@ -185,10 +237,10 @@ BASELINES: tuple[Statement, ...] = (
     Statement(
         id="stmm-max",
         section="5.2",
-        text="Spindle-STMM: up to 1.20x over DeepSpeed.",
+        text="Spindle-STMM: up to 1.20x over the state of the art.",
         rule=Rule.RATIO,
         paper=(1.20,),
-        find=_over_deepspeed("stmm"),
+        find=_stmm_over_both,
     ),
     Statement(
         id="stmm-better",
@@ -210,6 +262,13 @@ BASELINES: tuple[Statement, ...] = (
         text="Spindle-STMM underperforms Spindle-Optimus in many cases.",
         rule=Rule.HOLDS,
         find=_optimus_over_stmm,
+    ),
+    Statement(
+        id="faster-than-stmm",
+        section="5.2",
+        text="Spindle consistently outperforms Spindle-STMM.",
+        rule=Rule.HOLDS,
+        find=_always_over("stmm"),
     ),
     Statement(
         id="over-stmm-max",

@@ -2,6 +2,7 @@
 
 from statistics import mean
 
+from spindle_sim.reproduce.cases import Case
 from spindle_sim.reproduce.dynamic import courses
 from spindle_sim.reproduce.evidence import Evidence, Point
 from spindle_sim.reproduce.outcome import CaseResult, Outcome
@@ -9,7 +10,7 @@ from spindle_sim.reproduce.rules import TOLERANCE, Found, Rule, Statement
 from spindle_sim.reproduce.statements.state_of_the_art import SOTA, largest
 from spindle_sim.reproduce.statements.study import case_study
 
-__all__ = ["COMPONENTS", "placements"]
+__all__ = ["COMPONENTS", "placements", "planning_times"]
 
 _GIB = 2.0**30
 _LEAST_OVERHEAD = 1e-3  # of an iteration: there is nothing to divide by where it is less
@@ -31,21 +32,25 @@ def _optimality(evidence: Evidence) -> Found | None:
     )
 
 
-def _planning(evidence: Evidence) -> Found | None:
+def planning_times(evidence: Evidence) -> dict[Case, float]:
+    """Give the wall seconds that Spindle's plans took, by case."""
     times = {}
     for result in evidence.results:
         spindle = result.of("spindle")
         case = result.case
-        if spindle is not None and (case.batch_scale, case.change.name) == (
-            evidence.batch_scale,
-            "",
-        ):
-            times[case.name] = spindle.planning_s
+        unchanged = (evidence.batch_scale, "")
+        if spindle is not None and (case.batch_scale, case.change.name) == unchanged:
+            times[case] = spindle.planning_s
+    return times
+
+
+def _planning(evidence: Evidence) -> Found | None:
+    times = planning_times(evidence)
     if not times:
         return None
-    most = max(times, key=lambda name: times[name])
     return Found(
-        values=(times[most],), how="seconds of wall time, the longest of all cases: see wall_clock"
+        values=(max(times.values()),),
+        how="seconds of wall time, the longest of all cases: see wall_clock",
     )
 
 
@@ -134,13 +139,16 @@ def _single_stmm(evidence: Evidence) -> Found | None:
 
 
 def _memory(evidence: Evidence) -> Found | None:
+    """Compare device by device, as figure 15 does; "generally" is on most of them."""
     found = case_study(evidence, "spindle", *SOTA)
     if found is None:
         return None
     means = {one.strategy: mean(one.memory_bytes) for one in found}
+    peaks = list(zip(*(one.memory_bytes for one in found), strict=True))
+    lower = sum(ours < min(others) for ours, *others in peaks)
     return Found(
-        holds=all(means["spindle"] < means[name] for name in SOTA),
-        how="mean peak of a device: "
+        holds=lower > len(peaks) / 2,
+        how=f"less than both on {lower} of {len(peaks)} devices; mean peak of a device: "
         + ", ".join(f"{name} {value / _GIB:.1f} GiB" for name, value in means.items()),
     )
 
@@ -166,7 +174,7 @@ def _imbalanced(evidence: Evidence) -> Found | None:
         return None
     ours, optimus, uniform = (_imbalance(one) for one in found)
     return Found(
-        holds=ours < optimus <= uniform,
+        holds=optimus > max(ours, TOLERANCE) and uniform > optimus,
         how=f"fullest device above the mean: spindle {ours:.1%}, optimus {optimus:.1%}, uniform"
         f" {uniform:.1%}",
     )
@@ -176,7 +184,8 @@ COMPONENTS: tuple[Statement, ...] = (
     Statement(
         id="fig11-optimality",
         section="5.5.1",
-        text="Spindle deviates from the theoretical optimum by less than 7 %.",
+        text="Spindle deviates from the theoretical optimum by less than 7 %, across task"
+        " configurations and cluster sizes.",
         rule=Rule.AT_MOST,
         paper=(0.07,),
         find=_optimality,
@@ -240,7 +249,7 @@ COMPONENTS: tuple[Statement, ...] = (
     Statement(
         id="memory-below",
         section="appendix D",
-        text="Spindle takes less memory than Megatron-LM and DeepSpeed.",
+        text="Spindle generally takes less memory of a device than Megatron-LM and DeepSpeed.",
         rule=Rule.HOLDS,
         find=_memory,
     ),

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 from spindle_sim.reproduce.evidence import Evidence, Point
 from spindle_sim.reproduce.outcome import CaseResult
 from spindle_sim.reproduce.rules import Found, Rule, Statement
+from spindle_sim.units import counted
 
-__all__ = ["SOTA", "STATE_OF_THE_ART", "largest", "place"]
+__all__ = ["SOTA", "STATE_OF_THE_ART", "largest", "over_both", "place"]
 
 SOTA = ("megatron", "deepspeed")
 Find = Callable[[Evidence], Found | None]
@@ -15,7 +16,7 @@ Find = Callable[[Evidence], Found | None]
 def place(point: Point) -> str:
     """Name the case of a value."""
     case = point.case
-    tasks = f"{case.tasks} tasks" if isinstance(case.tasks, int) else ", ".join(case.tasks)
+    tasks = counted(case.tasks, "task") if isinstance(case.tasks, int) else ", ".join(case.tasks)
     return f"{case.workload}, {tasks}, {case.gpus} GPUs"
 
 
@@ -60,8 +61,13 @@ def _best(workload: str, gpus: int) -> Find:
 
 
 def _both(evidence: Evidence, results: Iterable[CaseResult]) -> list[Point]:
+    return over_both(evidence, "spindle", results)
+
+
+def over_both(evidence: Evidence, system: str, results: Iterable[CaseResult]) -> list[Point]:
+    """Give a system's speed-ups over Megatron-LM and over DeepSpeed."""
     kept = list(results)
-    return [point for system in SOTA for point in evidence.speedups(kept, "spindle", system)]
+    return [point for other in SOTA for point in evidence.speedups(kept, system, other)]
 
 
 def _scaling(workload: str, count: int, system: str, sizes: tuple[int, int]) -> Find:
@@ -83,7 +89,7 @@ def _always_fastest(evidence: Evidence) -> Found | None:
     points = _both(evidence, evidence.stated())
     if not others:
         return None
-    slower = [point for point in points if point.value < 1]
+    slower = [point for point in points if point.value <= 1]
     return Found(
         holds=not slower,
         how=f"faster than {' and '.join(others)} in {len(points) - len(slower)} of {len(points)}"

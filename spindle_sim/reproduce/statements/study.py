@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from itertools import islice
+from statistics import mean, median
 
 from spindle_sim.reproduce.cases import CASE_STUDY
 from spindle_sim.reproduce.evidence import Evidence
 from spindle_sim.reproduce.outcome import CaseResult, Outcome
-from spindle_sim.reproduce.rules import Found, Rule, Statement
+from spindle_sim.reproduce.rules import Found, Rule, Statement, middle_half
 
 __all__ = ["STUDY", "case_study"]
 
 _BASELINES = ("seq", "uniform", "optimus", "stmm")
 _TASK_LEVEL = ("uniform", "optimus")
+_BEGINNING = 4  # the first quarter
 Breakdown = Callable[[Outcome], float]
 
 
@@ -39,6 +41,34 @@ def _best(evidence: Evidence) -> Found | None:
             f"{one.strategy} {1e3 * one.iteration_s:.0f} ms at {one.utilization:.1%}"
             for one in found
         ),
+    )
+
+
+def _higher(system: str, than: str) -> Callable[[Evidence], Found | None]:
+    """Compare two systems' utilization over the whole iteration."""
+
+    def find(evidence: Evidence) -> Found | None:
+        found = case_study(evidence, system, than)
+        if found is None:
+            return None
+        return Found(
+            holds=found[0].utilization > found[1].utilization,
+            how=", ".join(f"{one.strategy} {one.utilization:.2%}" for one in found),
+        )
+
+    return find
+
+
+def _uniform_begins(evidence: Evidence) -> Found | None:
+    found = case_study(evidence, "uniform", "seq")
+    if found is None:
+        return None
+    values = [value for _, value in found[0].over_time]
+    first = mean(values[: len(values) // _BEGINNING])
+    return Found(
+        holds=first > found[1].utilization,
+        how=f"mean utilization {first:.1%} in the first quarter of its iteration; Seq"
+        f" {found[1].utilization:.1%}",
     )
 
 
@@ -78,10 +108,10 @@ def _all_metaops(evidence: Evidence) -> Found | None:
         for metaop, ours in found[0].metaop_utilization
         if metaop.endswith("/layers")
     ]
-    higher = sum(ours >= other for ours, other in pairs)
+    higher = sum(ours > other for ours, other in pairs)
     return Found(
         holds=higher == len(pairs),
-        how=f"at least Seq's for {higher} of the {len(pairs)} MetaOps of Transformer layers",
+        how=f"higher than Seq's for {higher} of the {len(pairs)} MetaOps of Transformer layers",
     )
 
 
@@ -105,16 +135,17 @@ def _both(evidence: Evidence) -> Iterator[tuple[CaseResult, Outcome, Outcome]]:
             yield result, spindle, seq
 
 
-def _ends(part: Breakdown, words: str) -> Callable[[Evidence], Found | None]:
-    """Take the smallest and the largest share over all cases of Spindle and Spindle-Seq."""
+def _shares(part: Breakdown, words: str) -> Callable[[Evidence], Found | None]:
+    """Take the middle half of the shares over all cases of Spindle and Spindle-Seq."""
 
     def find(evidence: Evidence) -> Found | None:
         shares = [part(one) / one.isolated_s for _, *pair in _both(evidence) for one in pair]
         if not shares:
             return None
         return Found(
-            values=(min(shares), max(shares)),
-            how=f"{words}, over {len(shares)} iterations of Spindle and Seq",
+            values=middle_half(shares),
+            how=f"{words}; the middle half of {len(shares)} iterations of Spindle and Seq, all from"
+            f" {min(shares):.3f} to {max(shares):.3f}, median {median(shares):.3f}",
         )
 
     return find
@@ -125,14 +156,13 @@ def _computing(outcome: Outcome) -> float:
 
 
 def _send_recv(evidence: Evidence) -> Found | None:
-    shares = {
-        result.case.name: spindle.send_recv_s / spindle.isolated_s
-        for result, spindle, _ in _both(evidence)
-    }
+    shares = [spindle.send_recv_s / spindle.isolated_s for _, spindle, _ in _both(evidence)]
     if not shares:
         return None
-    most = max(shares, key=lambda name: shares[name])
-    return Found(values=(shares[most],), how=f"largest of {len(shares)} cases: {most}")
+    return Found(
+        values=middle_half(shares)[1:],
+        how=f"upper end of the middle half of {len(shares)} cases; largest {max(shares):.3f}",
+    )
 
 
 def _sync_never_more(evidence: Evidence) -> Found | None:
@@ -178,6 +208,27 @@ STUDY: tuple[Statement, ...] = (
         find=_uniform_declines,
     ),
     Statement(
+        id="fig9-uniform-begins",
+        section="5.3",
+        text="Uniform improves utilization at the beginning of the iteration (over Seq's).",
+        rule=Rule.HOLDS,
+        find=_uniform_begins,
+    ),
+    Statement(
+        id="fig9-optimus-over-uniform",
+        section="5.3",
+        text="Optimus partially mitigates Uniform's imbalance: its utilization is higher.",
+        rule=Rule.HOLDS,
+        find=_higher("optimus", "uniform"),
+    ),
+    Statement(
+        id="fig9-stmm-over-seq",
+        section="5.3",
+        text="STMM enhances utilization compared to Seq.",
+        rule=Rule.HOLDS,
+        find=_higher("stmm", "seq"),
+    ),
+    Statement(
         id="fig9-all-devices",
         section="5.3",
         text="Spindle elevates the utilization of all devices over Seq's.",
@@ -201,23 +252,23 @@ STUDY: tuple[Statement, ...] = (
     Statement(
         id="fig10-forward-backward",
         section="5.4",
-        text="Forward and backward account for 80-95 % of an iteration.",
-        rule=Rule.RANGE,
+        text="Forward and backward typically account for 80-95 % of an iteration.",
+        rule=Rule.TYPICALLY,
         paper=(0.80, 0.95),
-        find=_ends(_computing, "all but synchronization, optimizer step and send/receive"),
+        find=_shares(_computing, "all but synchronization, optimizer step and send/receive"),
     ),
     Statement(
         id="fig10-sync",
         section="5.4",
-        text="Parameter synchronization consumes about 5-15 % of an iteration.",
-        rule=Rule.RANGE,
+        text="Parameter synchronization usually consumes about 5-15 % of an iteration.",
+        rule=Rule.TYPICALLY,
         paper=(0.05, 0.15),
-        find=_ends(lambda one: one.sync_s, "without the optimizer step"),
+        find=_shares(lambda one: one.sync_s, "without the optimizer step"),
     ),
     Statement(
         id="fig10-send-receive",
         section="5.4",
-        text="Send and receive between stages don't exceed 6 % of an iteration.",
+        text="Send and receive between stages typically don't exceed 6 % of an iteration.",
         rule=Rule.AT_MOST,
         paper=(0.06,),
         find=_send_recv,

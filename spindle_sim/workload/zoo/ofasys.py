@@ -40,24 +40,29 @@ _TASKS = (
     ("text-to-sql", None, 384, 96, 128),
     ("summarization", None, 512, 64, 128),
 )
-_ADAPTOR_TOKENS = {"vision": IMAGE_TOKENS, "audio": AUDIO_TOKENS}
 
 
-def ofasys() -> Workload:
-    """Give the workload of seven tasks."""
+def ofasys(image_tokens: int = IMAGE_TOKENS) -> Workload:
+    """Give the workload of seven tasks; an image is `image_tokens` patches of 14 x 14."""
+    tokens = {"vision": image_tokens, "audio": AUDIO_TOKENS, None: 0}
     return Workload(
         name="ofasys",
-        modules=(_vision(), _audio(), _text(), _encoder(), _decoder()),
-        tasks=tuple(_task(*task) for task in _TASKS),
+        modules=(_vision(image_tokens), _audio(), _text(), _encoder(), _decoder()),
+        tasks=tuple(_task(*task, adaptor_tokens=tokens[task[1]]) for task in _TASKS),
         note=NOTE,
     )
 
 
 def _task(
-    name: str, adaptor: str | None, text_tokens: int, target_tokens: int, batch_size: int
+    name: str,
+    adaptor: str | None,
+    text_tokens: int,
+    target_tokens: int,
+    batch_size: int,
+    *,
+    adaptor_tokens: int,
 ) -> Task:
     """Give a task: adaptors feed the encoder, encoder and target text feed the decoder."""
-    adaptor_tokens = _ADAPTOR_TOKENS[adaptor] if adaptor else 0
     source_tokens = adaptor_tokens + text_tokens
     uses = [
         ModuleUse(name="source", module="text", tokens=text_tokens),
@@ -79,14 +84,17 @@ def _task(
     )
 
 
-def _vision() -> Module:
-    """ViT-L/14 of 18 layers (vit_large in module/vit.py), then a linear to the model's width."""
+def _vision(tokens: int) -> Module:
+    """ViT-L/14 of 18 layers (vit_large in module/vit.py), then a linear to the model's width.
+
+    It has the positions of 224 px: those of other images are interpolated.
+    """
     kernel, positions, bucket = 3 * 14 * 14, IMAGE_TOKENS + 1, 42
     stem = patch_stem(
-        patches=IMAGE_TOKENS,
+        patches=tokens,
         patch_size=kernel,
         width=WIDTH,
-        tokens=IMAGE_TOKENS,
+        tokens=tokens,
         parameters=kernel * WIDTH + positions * WIDTH + 2 * WIDTH,
         norm=True,
     )
