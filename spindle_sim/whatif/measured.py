@@ -46,6 +46,7 @@ __all__ = [
 
 VOCABULARY = 50257  # GPT-2's, as the published rows have it
 _TASK = "train"
+_MOST_MEMORY_SHARE = 2.0  # our count is no better than that for what surely ran
 _BYTES_PER_GBIT = 1e9 / 8
 _MLP_RATIO = 4
 _PADDED_ROWS = 128
@@ -208,16 +209,17 @@ def compare_row(
             overlap_sync=wanted.overlap_sync,
             estimator=estimator,
         )
+        peak_bytes = max((item.total_bytes for item in plan.memory), default=0.0)
+        share = peak_bytes / estimator.cluster.gpu.memory_bytes
+        if share > _MOST_MEMORY_SHARE:
+            raise InputError(
+                f"takes {share:,.1f} times a GPU's memory by our count: it can't have run"
+            )
         iteration_s = simulated_s(_partitioned(plan), estimator=estimator)
     except SpindleError as error:
         reasons = "; ".join(problem.message for problem in error.problems) or str(error)
         return Comparison(row=row, simulated_s=None, problem=reasons)
-    peak_bytes = max((item.total_bytes for item in plan.memory), default=0.0)
-    return Comparison(
-        row=row,
-        simulated_s=iteration_s,
-        memory_share=peak_bytes / estimator.cluster.gpu.memory_bytes,
-    )
+    return Comparison(row=row, simulated_s=iteration_s, memory_share=share)
 
 
 def _check_configuration(wanted: Configuration) -> None:

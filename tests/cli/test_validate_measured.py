@@ -100,7 +100,7 @@ def test_columns_left_alone_are_named(tmp_path: Path) -> None:
 
 def test_a_row_that_does_not_fit_by_our_count_is_simulated_and_said(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
-    file.write_text(f"{HEADER}\n8,8,1,12288,96,16,2048,1,8,1,60000\n")
+    file.write_text(f"{HEADER}\n8,8,1,5120,40,16,2048,1,8,1,2000\n")
     (row,) = document(file)["rows"]
     assert row["memory_share"] > 1
     assert row["simulated_ms"] is not None
@@ -159,6 +159,11 @@ def test_a_table_of_which_no_row_can_be_planned_has_no_feasible_plan(tmp_path: P
     [
         ("8,16,2,1024,16,16,1024,2,2,1,127.6", "tp 2 x dp 2 x pp 1 are 4 GPUs, but gpus is 8"),
         ("8,16,2,1024,16,16,1024,2,4,2,127.6", "tp 2 x dp 4 x pp 2 are 16 GPUs, but gpus is 8"),
+        ("8,16,2,1024,16,16,1000000,1,4,2,127.6", "times a GPU's memory by our count"),
+        ("8,15,2,1024,16,16,1024,2,2,2,127.6", "dp 2 x micro_batch 2 doesn't divide batch 15"),
+        ("8,16,2,1000,16,16,1024,2,2,2,127.6", r"heads (16) must divide width (1000)"),
+        ("12,24,2,1024,16,16,1024,2,6,1,127.6", "12 GPUs are no whole number of nodes of 8"),
+        ("8,16,2,1024,16,999999999,1024,2,2,2,127.6", "more than the 200,000 that can be planned"),
         ("8,100000000,1,1024,16,16,1024,1,1,8,127.6", "100,000,000 micro-batches are more than"),
     ],
 )
