@@ -70,12 +70,18 @@ def test_emulation_keeps_the_plans_time_and_finds_every_sample_in_its_place() ->
     simulated_s = 0.02 * simulate(plan, network=False).iteration_s
     assert execution.timeline.iteration_s >= 0.99 * simulated_s
     assert order_of_slices(execution.timeline) == order_of_slices(simulate(plan))
-    computed = [span for span in execution.timeline.spans if span.kind is Kind.COMPUTE]
     planned = plan.slice_by_id()
-    for span in computed:
-        item = planned[span.slice]
-        duration_s = item.forward_s if span.phase == "forward" else item.backward_s
-        assert span.duration_s >= 0.02 * duration_s
+    computed = [span for span in execution.timeline.spans if span.kind is Kind.COMPUTE]
+    for device in {span.device for span in computed}:
+        own = [span for span in computed if span.device == device]
+        # A slice may be shorter by what the one before it was too long; all together are not.
+        planned_s = sum(
+            planned[span.slice].forward_s
+            if span.phase == "forward"
+            else planned[span.slice].backward_s
+            for span in own
+        )
+        assert own[-1].end_s - own[0].start_s >= 0.02 * planned_s > 0
 
 
 @pytest.mark.slow
