@@ -118,6 +118,7 @@ def _plan(world: _World, name: str, placement: str = "spindle") -> _Planned:
             seed=world.seed,
             placement=placement,
             zero1=True if name in FAMILY else None,
+            overlap_sync=True,  # as all systems are compared (`Change`)
             estimator=world.estimator,
         )
     except InfeasibleError as refused:

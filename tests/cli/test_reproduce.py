@@ -123,7 +123,7 @@ def explained() -> Reproduction:
 
     @contextmanager
     def begin(what: str, count: int) -> Iterator[Callable[[str], None]]:
-        assert what in ("cases", "cases of experiments")
+        assert what in ("cases", "cases of experiments", "times the slowest case")
         assert count > 0
         yield lambda _: None
 
