@@ -49,11 +49,6 @@ class Outcome:
         """Whether there is a plan."""
         return not self.error
 
-    @property
-    def transfer_overhead_s(self) -> float:
-        """What transfers between slices add to forward and backward."""
-        return max(0.0, self.end_of_compute_s - self.makespan_s)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:

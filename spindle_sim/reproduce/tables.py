@@ -147,8 +147,8 @@ def _placements(evidence: Evidence) -> list[Data]:
             **_case(result.case),
             **{
                 name: {
-                    "overhead_s": outcome.transfer_overhead_s,
-                    "share": outcome.transfer_overhead_s / outcome.isolated_s,
+                    "overhead_s": outcome.send_recv_s,
+                    "share": outcome.send_recv_s / outcome.isolated_s,
                     "isolated_s": outcome.isolated_s,
                 }
                 for name, outcome in (("spindle", ours), ("sequential", theirs))

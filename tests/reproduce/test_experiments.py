@@ -158,14 +158,14 @@ def test_a_statement_that_a_change_cannot_reach_is_not_tried() -> None:
 def test_sequential_plans_are_made_for_the_placement_alone() -> None:
     base = replace(
         result("ofasys", 4, 16, spindle=1.0),
-        sequential=outcome("spindle", 1.2, end_of_compute_s=1.0, makespan_s=0.9),
+        sequential=outcome("spindle", 1.2, send_recv_s=0.1),
     )
     change = Change(name="own", sequential_plans=True)
     known = evidence(base)
     judged = (verdict("placement-sequential", known),)
     (case,) = changed_cases(judged, known, (change,))
     assert (case.strategies, case.sequential) == ((), True)
-    own = outcome("spindle", 1.1, end_of_compute_s=1.0, makespan_s=0.945)
+    own = outcome("spindle", 1.1, send_recv_s=0.055)
     ran = replace(base, case=case, outcomes=(), sequential=own)
     (trial,) = trials(judged, with_changes(known, [ran], (change,)), (change,))
     assert trial.found.values == pytest.approx((0.055 / 1.1,))

@@ -65,12 +65,13 @@ def placements(evidence: Evidence) -> list[tuple[CaseResult, Outcome, Outcome]]:
 
 
 def _share(outcome: Outcome) -> float:
-    return outcome.transfer_overhead_s / outcome.isolated_s
+    """Give what section 5.4 calls send and receive: 5.5.2 details the overhead named there."""
+    return outcome.send_recv_s / outcome.isolated_s
 
 
 def _placement_ratio(evidence: Evidence) -> Found | None:
     ratios = [
-        theirs.transfer_overhead_s / ours.transfer_overhead_s
+        theirs.send_recv_s / ours.send_recv_s
         for _, ours, theirs in placements(evidence)
         if _share(ours) >= _LEAST_OVERHEAD
     ]
