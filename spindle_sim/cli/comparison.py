@@ -129,6 +129,7 @@ def _planned(
             placement=comparison.placement,
             seed=comparison.options.seed,
             zero1=zero1,
+            overlap_sync=comparison.simulation.overlap_sync,
         )
     except InfeasibleError as refused:
         error = refused

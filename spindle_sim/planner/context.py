@@ -160,7 +160,8 @@ class NamedStrategy:
     """A strategy, what it is in a line, and how it may group tasks into rounds.
 
     One that isn't drafted makes its plan itself: the settings are what it is about. What it
-    `considers` are strategies whose drafts are planned too, and taken where they end earlier.
+    `considers` are strategies whose drafts are planned too, and taken where they end earlier;
+    `considers_exposed` those whose own plans are, where synchronizing takes long.
     """
 
     summary: str
@@ -169,6 +170,7 @@ class NamedStrategy:
     one_task_a_round: bool = False
     chooses_rounds: bool = False
     considers: tuple[str, ...] = ()
+    considers_exposed: tuple[str, ...] = ()
 
     @property
     def overlaps(self) -> bool:

@@ -36,6 +36,9 @@ NEAR = 1.004
 # higher optimum may end earlier.
 USUAL = 1.05
 
+# The optimum is summed over MetaLevels: where they overlap a plan may take as little as this of it.
+BELOW = 0.8
+
 # Placement trades transfers against synchronization by an estimate; both sides of it are tried.
 SYNC_WEIGHT = 4.0
 
@@ -55,7 +58,8 @@ class Job:
 
     def found(self, context: Context, plan: Plan) -> "Found":
         """Give a plan with its forecast."""
-        seconds = forecast(plan, context.estimator).under(self.overlap_sync)
+        beside = True if plan.overlap_sync else self.overlap_sync
+        seconds = forecast(plan, context.estimator).under(beside)
         return Found(plan=plan, forecast=seconds)
 
 
@@ -143,7 +147,7 @@ class _Tries:
         asked_more = False
         refused: InfeasibleError | None = None
         for choice, context in choices:
-            if _is_beaten(context.micro_batches * choice.optimum_s, self.beside):
+            if _is_beaten(BELOW * context.micro_batches * choice.optimum_s, self.beside):
                 continue
             if found and choice.optimum_s > NEAR * choices[0][0].optimum_s:
                 if asked_more or not _may_end_earlier(choice, found):

@@ -4,13 +4,14 @@ One that drafts gets its plan from `drafted`; Spindle's is the best of its own a
 strategies that it is compared with: whatever they do well, it may do too.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 
 from spindle_sim.cluster import Cluster
 from spindle_sim.errors import InfeasibleError, UsageError
 from spindle_sim.estimate import Estimator, Profile
-from spindle_sim.plan import Plan
+from spindle_sim.plan import Plan, schedule
 from spindle_sim.planner.accumulate import accumulation, cut
 from spindle_sim.planner.allocate import optimum_by_equation_11
 from spindle_sim.planner.context import Context, NamedStrategy, Settings
@@ -29,12 +30,16 @@ __all__ = ["PLACEMENTS", "STRATEGIES", "NamedStrategy", "equation_11_s", "make_p
 
 PLACEMENTS = ("spindle", "sequential")
 
+# An iteration that is so many times as long as its computing shows how long synchronizing takes.
+EXPOSED = 1.25
+
 STRATEGIES: dict[str, NamedStrategy] = {
     "spindle": NamedStrategy(
         draft=spindle,
         summary="all tasks' operators planned jointly",
         chooses_rounds=True,
         considers=("seq", "uniform", "optimus", "stmm"),
+        considers_exposed=("megatron",),
     ),
     "seq": NamedStrategy(
         draft=seq, summary="task after task on all devices", one_task_a_round=True
@@ -141,9 +146,30 @@ def _best(empty: Context, job: Job) -> Plan:
             continue
         found += [one] if one else []
     if found:
-        return least(found).plan
+        return _tuned(empty, job, least(found)).plan
     assert refused is not None, "there is always at least one choice of settings"
     raise refused
+
+
+def _tuned(empty: Context, job: Job, found: Found) -> Found:
+    """Give a plan of a strategy that tunes its own, where synchronizing costs much and that less.
+
+    Pipelines keep each stage's parameters on few devices. Those plans synchronize beside the
+    backward whatever else is asked for.
+    """
+    computing_s = schedule(found.plan).makespan_s
+    exposed = found.forecast.beside_s > EXPOSED * computing_s
+    if job.overlap_sync is False or not exposed:
+        return found
+    best = found
+    for name in job.strategy.considers_exposed:
+        whole = STRATEGIES[name].whole
+        assert whole is not None, f"{name} drafts"
+        with suppress(InfeasibleError):
+            plan = replace(whole(empty, job.zero1), strategy=job.name)
+            if plan.zero_stage <= 1:  # the forecast knows no other collectives
+                best = least([best, job.found(empty, plan)])
+    return best
 
 
 def _strategy(name: str) -> NamedStrategy:

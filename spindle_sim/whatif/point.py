@@ -68,6 +68,7 @@ def evaluate(point: Point) -> PointResult:
             profile=point.profile,
             placement=point.placement,
             seed=point.seed,
+            overlap_sync=point.overlap_sync,
         )
     except InfeasibleError as error:
         return PointResult(error=str(error))
