@@ -32,7 +32,6 @@ from spindle_torch.groups import make_groups
 from spindle_torch.parts import Parts, Times, make_parts, of_round, profiling
 from spindle_torch.process import end_with_parent, wake_in_time
 from spindle_torch.program import Program
-from spindle_torch.requirements import check_requirements
 from spindle_torch.training import make_training
 from spindle_torch.validation import Task
 
@@ -76,9 +75,9 @@ def main(arguments: Sequence[str]) -> int:
     """Fork the ranks, and wait for them; rank 0 writes the result."""
     end_with_parent(signal.SIGTERM)
     folder = Path(arguments[0])
-    task: Task = pickle.loads((folder / "task").read_bytes())  # our own launcher's
-    # Once for all ranks, which then share them.
-    programs = [check_requirements(plan, task.options, {}) for plan in task.plans]
+    task: Task
+    programs: list[tuple[Program, ...]]
+    task, programs = pickle.loads((folder / "task").read_bytes())  # our own launcher's
 
     def run(rank: int, store: Store) -> None:
         _be_rank(folder, task, [each[rank] for each in programs], rank, store)

@@ -22,7 +22,7 @@ _MOST_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What all ranks are told alike, in a file of the launcher's."""
+    """What all ranks are told alike, in a file of the launcher's, with their programs."""
 
     plans: tuple[Plan, ...]
     probes: tuple[Probe, ...]
@@ -42,11 +42,11 @@ def launch_turns(task: Task) -> Validation:
     """
     if find_spec("torch") is None:
         raise UsageError("running a plan needs torch: pip install 'spindle-sim[torch]'")
-    for plan in task.plans:
-        check_requirements(plan, task.options, {})
+    # Once for all ranks, which then share them.
+    programs = [check_requirements(plan, task.options, {}) for plan in task.plans]
     with tidy_end(), tempfile.TemporaryDirectory(prefix="spindle-turns-") as name:
         folder = Path(name)
-        (folder / "task").write_bytes(pickle.dumps(task))
+        (folder / "task").write_bytes(pickle.dumps((task, programs)))
         command = [
             *STEADY_MEMORY,
             sys.executable,

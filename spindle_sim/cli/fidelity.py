@@ -40,9 +40,10 @@ __all__ = [
 _FIRST_ROUNDS = 5  # for the profile that plans are made from
 _APART = 0.05  # strategies that differ by less may come in any order
 _LONG_S = 10e-3
-# Of a forward or backward, once scaled, in the mean: what 16 ranks on two cores take to wake up
-# and to send is then little of it.
-_EMULATED_S = 30e-3
+# Of a forward or backward, once scaled, in the mean, and for each rank: what ranks that share two
+# cores take to wake up and to send is then little of it.
+_EMULATED_S = 8e-3
+_EMULATED_RANK_S = 1.5e-3
 _DATE = "1970-01-01"  # profiles that are never written need none
 
 
@@ -149,17 +150,18 @@ def emulated_cases(
     """Plan for a cluster, and execute with waiting in place of computing, all in the same ranks.
 
     Time is scaled by `options.time_scale`, or, where that is 0, until forwards and backwards of
-    each workload take 30 ms in the mean.
+    each workload take 20 ms in the mean on 8 ranks and 32 ms on 16.
     """
     plans: list[Plan] = []
     free: list[Timeline] = []
     scales: list[float] = []
+    wanted_s = _EMULATED_S + _EMULATED_RANK_S * cluster.num_devices
     for workload in workloads:
         own = [make_plan(workload, cluster, name) for name in strategies]
         timelines = [simulate(plan, network=False) for plan in own]
         plans += own
         free += timelines
-        scales += [options.time_scale or _EMULATED_S / _mean_compute_s(timelines)] * len(own)
+        scales += [options.time_scale or wanted_s / _mean_compute_s(timelines)] * len(own)
     found = validator.validate(
         plans,
         (),

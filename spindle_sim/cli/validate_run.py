@@ -77,7 +77,7 @@ TimeScale = Annotated[
     typer.Option(
         metavar="FACTOR",
         parser=number_parser("--time-scale"),
-        help="With --emulate: wait this many times as long; 0: until slices take 30 ms.",
+        help="With --emulate: wait this many times as long; 0: until slices take 20 to 32 ms.",
     ),
 ]
 Timeout = Annotated[
