@@ -15,7 +15,10 @@ __all__ = ["Figures", "Point", "PointResult", "evaluate"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """What is planned and simulated; `labels` are (axis, value) as the user wrote them."""
+    """What is planned and simulated; `labels` are (axis, value) as the user wrote them.
+
+    `zero1` says whether optimizer states are sharded; without, the strategy decides.
+    """
 
     labels: tuple[tuple[str, str], ...]
     workload: Workload
@@ -25,6 +28,7 @@ class Point:
     placement: str = "spindle"
     overlap_sync: bool = False
     seed: int = 0
+    zero1: bool | None = None
 
     @property
     def name(self) -> str:
@@ -51,11 +55,15 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointResult:
-    """The figures of a point, or why no plan is feasible; `profile` says whence its times."""
+    """The figures of a point, or why no plan is feasible; `profile` says whence its times.
+
+    `zero1` tells whether the plan shards optimizer states.
+    """
 
     figures: Figures | None = None
     error: str = ""
     profile: str = ""
+    zero1: bool = False
 
 
 def evaluate(point: Point) -> PointResult:
@@ -69,6 +77,7 @@ def evaluate(point: Point) -> PointResult:
             placement=point.placement,
             seed=point.seed,
             overlap_sync=point.overlap_sync,
+            zero1=point.zero1,
         )
     except InfeasibleError as error:
         return PointResult(error=str(error))
@@ -88,4 +97,5 @@ def evaluate(point: Point) -> PointResult:
             rounds=len({item.round for item in plan.slices}),
         ),
         profile=plan.profile,
+        zero1=plan.zero1,
     )

@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spindle_sim import builtin_workload, make_plan, parse_cluster, simulate, summarize
+from spindle_sim.cli.comparison import Comparison, compare_strategies
 from spindle_sim.errors import UsageError
 from spindle_sim.whatif import Point, evaluate, sweep
 
@@ -128,3 +130,29 @@ def test_workers_do_not_outlive_a_process_that_was_killed() -> None:
     process.kill()
     process.communicate(timeout=30)
     assert group_is_gone(process.pid, within_s=20)
+
+
+def test_all_strategies_of_a_comparison_shard_where_one_does_as_spindle_compare_has_it() -> None:
+    names = ("spindle", "seq", "megatron")
+    workload, cluster = builtin_workload("ofasys").with_first_tasks(2), parse_cluster("a800:1x8")
+    points = [
+        Point(
+            labels=(("cluster", "a800:1x8"), ("strategy", name)),
+            workload=workload,
+            cluster=cluster,
+            strategy=name,
+            overlap_sync=True,
+        )
+        for name in names
+    ]
+    compared = compare_strategies(
+        Comparison(workload=workload, cluster=cluster, strategies=names), lambda _: None
+    )
+    expected = [one.result.summary.iteration_s for one in compared if one.result is not None]
+    swept = sweep(points, 1, lambda _: None)
+
+    assert [one.figures.iteration_s for one in swept if one.figures is not None] == expected
+    assert all(one.zero1 for one in swept)
+    # By itself it does not, and nothing is known of what another comparison has.
+    alone = replace(points[1], labels=(("cluster", "another"), ("strategy", "seq")))
+    assert not sweep([*points, alone], 1, lambda _: None)[-1].zero1
