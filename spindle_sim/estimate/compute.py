@@ -127,6 +127,11 @@ class ComputeModel:
         busy_s = flops / (efficiency * self.gpu.peak_flops)
         return attention.count * (device.kernel_floor_s + busy_s)
 
+    def loss_s(self, logits: float) -> float:
+        """Give what a loss over so many logits takes beyond its operator's products and traffic."""
+        software = self.software
+        return software.loss_s + self.pace * self._rest_s(software.logit_bytes * logits, 0)
+
     def optimizer_step_s(self, num_parameters: float) -> float:
         """Give the time of one mixed-precision Adam step over the parameters that a device owns."""
         if num_parameters <= 0:

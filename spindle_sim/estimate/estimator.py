@@ -262,7 +262,8 @@ class Estimator:
             return self._measured.times_s(found, cost, backward, samples)
         forward_s = self.compute.forward_s(cost, samples, tp, sequence_parallel=sequence_parallel)
         if isinstance(node.operator, Projection) and node.operator.logits:
-            forward_s += self.software.loss_s
+            logits = samples * node.tokens * node.operator.columns / tp
+            forward_s += self.compute.loss_s(logits)
         return forward_s, self.compute.backward_s(
             cost, samples, backward, tp, sequence_parallel=sequence_parallel
         )

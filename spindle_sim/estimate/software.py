@@ -33,6 +33,10 @@ class SoftwareModel:
     # Launching and computing overlap: (launch^p + compute^p)^(1/p); None: the longer of the two.
     launch_exponent: float | None = None
     loss_s: float = 0.0  # a micro-batch's loss beside its products and traffic
+    # Moved in the forward for each logit beyond the operator's count: float32 copies of the loss.
+    logit_bytes: float = 0.0
+    # Whether gradients are summed beside the last backward where their ranks share a node.
+    overlap_in_node: bool = False
     # Moved for each weight of a product in each backward: its gradient is added to those before.
     accumulation_bytes: float = 0.0
     # Under sequence parallelism a block keeps its part of its input: the backward gathers it again

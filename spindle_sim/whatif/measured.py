@@ -206,7 +206,7 @@ def compare_row(
                 )
             },
             zero_stage=wanted.zero_stage,
-            overlap_sync=wanted.overlap_sync,
+            overlap_sync=_overlaps(wanted, estimator),
             estimator=estimator,
         )
         peak_bytes = max((item.total_bytes for item in plan.memory), default=0.0)
@@ -220,6 +220,13 @@ def compare_row(
         reasons = "; ".join(problem.message for problem in error.problems) or str(error)
         return Comparison(row=row, simulated_s=None, problem=reasons)
     return Comparison(row=row, simulated_s=iteration_s, memory_share=share)
+
+
+def _overlaps(wanted: Configuration, estimator: Estimator) -> bool:
+    """Tell whether gradients are summed beside the last backward."""
+    if wanted.overlap_sync is not None:
+        return wanted.overlap_sync
+    return estimator.software.overlap_in_node and estimator.cluster.num_nodes == 1
 
 
 def _check_configuration(wanted: Configuration) -> None:

@@ -32,7 +32,8 @@ _ZERO_STAGES = 4
 class Configuration:
     """What a row says about model, parallelism, software and cluster.
 
-    Fields with a default are optional columns; None leaves it to the setting of all rows.
+    Fields with a default are optional columns; None leaves it to the setting of all rows, and
+    `overlap_sync` to its software.
     """
 
     gpus: int
@@ -49,7 +50,7 @@ class Configuration:
     recompute: Recompute = Recompute.FULL
     sequence_parallel: bool = False
     zero_stage: int = 0
-    overlap_sync: bool = False
+    overlap_sync: bool | None = None
     attention: Literal["flash", "unfused"] | None = None
     vocabulary: int | None = None
     software: str | None = None

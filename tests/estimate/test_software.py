@@ -191,6 +191,11 @@ def test_a_projection_of_logits_pays_the_loss_once_a_micro_batch() -> None:
         for item in (EAGER, replace(EAGER, loss_s=2e-3))
     ]
     assert times[1] - times[0] == pytest.approx(2e-3)
+    copied = Estimator(NODE, software=replace(EAGER, logit_bytes=25.0))
+    logits = 2 * 1024 * padded_vocabulary(50257, 1)
+    bandwidth = A100.elementwise_efficiency * GPUS["a100"].memory_bandwidth_bytes_per_s
+    more_s = sum(copied.operation_s(head, Backward.FULL, samples=2)) - times[0]
+    assert more_s == pytest.approx(25.0 * logits / bandwidth)
 
 
 def test_the_pace_of_many_nodes_is_that_of_the_slowest() -> None:

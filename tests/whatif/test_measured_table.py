@@ -70,6 +70,22 @@ def test_interleaving_fills_pipelines_sooner(tmp_path: Path) -> None:
     assert cut < plain
 
 
+def test_gradients_of_one_node_are_summed_beside_the_backward_unless_a_row_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "rows.csv"
+
+    def seconds(row: str, cell: str) -> float:
+        file.write_text(f"{HEADER},overlap_sync\n{row},{cell}\n")
+        found = compare_row(read_table(file).rows[0], SETTING)
+        assert found.simulated_s is not None, found.problem
+        return found.simulated_s
+
+    one, two = "8,16,2,2048,16,16,1024,1,8,1,200", "16,32,2,2048,16,16,1024,1,16,1,200"
+    assert seconds(one, "") == seconds(one, "true") < seconds(one, "false")
+    assert seconds(two, "true") < seconds(two, "") == seconds(two, "false")
+
+
 def test_a_slower_network_and_a_larger_vocabulary_take_longer(tmp_path: Path) -> None:
     assert simulated_s(tmp_path, ",vocabulary", ",250000") > simulated_s(tmp_path)
     wide = "16,32,2,1024,16,16,1024,1,16,1,127.6"
