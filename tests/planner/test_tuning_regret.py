@@ -1,7 +1,9 @@
 """What megatron and deepspeed find, against all plans of their space that are known otherwise."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +20,7 @@ from spindle_sim.planner.strategies import deepspeed, megatron
 from spindle_sim.planner.strategies.parallel import ParallelConfig, configured_plan, parallel_plan
 from spindle_sim.planner.strategies.space import Space
 from spindle_sim.planner.strategies.tuning import tune
-from spindle_sim.simulator import simulate
+from spindle_sim.simulator import simulate, simulated_s
 from spindle_sim.workload import (
     Block,
     DataFlow,
@@ -30,6 +32,7 @@ from spindle_sim.workload import (
     TransformerLayer,
     Workload,
     builtin_workload,
+    load_workload,
 )
 
 CLUSTERS = [
@@ -187,6 +190,34 @@ def test_tasks_come_in_an_order_in_which_most_gradients_hide_behind_later_tasks(
 
     assert max(each_s.values()) > 1.05 * min(each_s.values())  # it matters
     assert each_s[tuple(best.configs)] <= 1.002 * min(each_s.values())
+
+
+def test_stages_that_share_a_slow_nic_are_not_interleaved_over_it() -> None:
+    # Interleaved, each micro-batch crosses the one NIC of a node three times as often.
+    workload = load_workload(Path(__file__).parents[2] / "examples" / "gpt-7b.yaml")
+    cluster = parse_cluster("a100:2x8", nic_bandwidth="10Gb/s", nics_per_node=1)
+    plain = ParallelConfig(pp=8, dp=2, micro_batch=1)
+    known = [
+        parallel_plan(workload, cluster, {"train": config}, zero_stage=1, overlap_sync=True)
+        for config in (plain, replace(plain, chunks=2))
+    ]
+    plain_s, interleaved_s = (simulated_s(plan) for plan in known)
+
+    assert interleaved_s > 1.2 * plain_s  # it matters
+    assert simulated_s(make_plan(workload, cluster, "megatron")) <= 1.005 * plain_s
+
+
+@pytest.mark.parametrize(("stage", "within"), [(1, 0.03), (2, 0.02), (3, 0.02)])
+def test_sharded_gradients_are_forecast_as_they_are_simulated(stage: int, within: float) -> None:
+    # Scattering takes longer than the backward, and goes on beside the next task's forward.
+    context = context_of(builtin_workload("qwen-val"), parse_cluster("a800:8x8"))
+    space = replace(deepspeed.SPACE, zero_stages=(stage,))
+    best = tune(context, space)[0]
+    plan = configured_plan(
+        context, best.configs, zero_stage=stage, overlap_sync=True, strategy="deepspeed"
+    )
+
+    assert best.verdict.seconds == pytest.approx(simulated_s(plan), rel=within)
 
 
 @pytest.mark.parametrize("strategy", ["megatron", "deepspeed"])

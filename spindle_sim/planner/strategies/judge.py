@@ -23,14 +23,17 @@ from spindle_sim.estimate.memory import (
     shard_parameters,
 )
 from spindle_sim.plan import MetaOp
+from spindle_sim.planner.strategies.exchanges import Exchange, delay_s, gathered_s, scattered_s
 from spindle_sim.planner.strategies.rounds import Sketch
+from spindle_sim.simulator.collectives import all_reduce_demand
+from spindle_sim.simulator.links import Links
+from spindle_sim.simulator.sync import DEFAULT_BUCKET_BYTES
 
 __all__ = ["Judge", "Option", "Runs", "Verdict"]
 
-# As the simulator's: computing beside a collective takes so much longer, and what is synchronized
-# last, what is left for the last bucket, has nothing to hide behind.
-_BESIDE = 0.126
-_BUCKET_BYTES = 100e6
+# As the simulator's: what is synchronized last, what is left for the last bucket, has nothing to
+# hide behind.
+_BUCKET_BYTES = DEFAULT_BUCKET_BYTES
 _SHARDED_GRADIENTS, _SHARDED_PARAMETERS = 2, 3
 
 Run = tuple[int, int, int]  # first operator of a parameter set, end, devices as bits
@@ -89,6 +92,7 @@ class _Held:
     trained: float = 0.0
     frozen: float = 0.0
     largest: float = 0.0
+    messages: float = 0.0  # in which they synchronize: operators aren't cut
 
 
 _Segment = tuple[int, int, tuple[int, ...]]  # operators, devices, which of the ways have them
@@ -100,12 +104,11 @@ class Judge:
 
     cluster: Cluster
     estimator: Estimator
+    links: Links
     metaops: dict[str, MetaOp]  # by parameter set
     _devices: dict[int, npt.NDArray[np.intp]] = field(default_factory=dict)
     _times: dict[tuple[object, ...], float] = field(default_factory=dict)
-    _exchanges: dict[tuple[int, bool], tuple[Option, tuple[float, float, float]]] = field(
-        default_factory=dict
-    )
+    _exchanges: dict[tuple[int, bool], tuple[Option, Exchange]] = field(default_factory=dict)
     _segments: dict[tuple[int, ...], tuple[_Segment, ...]] = field(default_factory=dict)
     # With the options themselves, so that none of them goes and leaves its id to another.
     _ranks: dict[tuple[int, ...], tuple[tuple[Option, ...], tuple[float, float]]] = field(
@@ -195,6 +198,10 @@ class Judge:
                 else:
                     one.trained += size * count
                     one.largest = max(one.largest, size)
+                    together = (
+                        max(1, int(_BUCKET_BYTES / (GRADIENT_BYTES * size))) if size else count
+                    )
+                    one.messages += count / together
         return held
 
     def _synced_s(
@@ -214,16 +221,15 @@ class Judge:
             if not one.trained:
                 continue
             devices, tp = self._of(mask), self._tp(options, last)
-            size_bytes = GRADIENT_BYTES * one.trained
-            time_s = self._sync_s(mask, size_bytes, tp)
-            # The first bucket goes when it is full.
-            left = max(0.0, 1.0 - _BUCKET_BYTES / size_bytes)
-            ready_s = ends_s[last] - options[last].window_s * left
+            # The first bucket goes when it is full; the last one has nothing to hide behind.
+            many = ceil(one.messages)
+            tail_s = self._sync_s(mask, GRADIENT_BYTES * one.trained / many, tp)
+            time_s = many * tail_s
+            ready_s = ends_s[last] - options[last].window_s * (1 - 1 / many)
             begun_s = max(ready_s, float(done[devices].max()))
-            tail_s = time_s * (size_bytes % _BUCKET_BYTES or _BUCKET_BYTES) / size_bytes
             done[devices] = max(begun_s + time_s, ends_s[last] + tail_s)
             hidden[devices] += max(0.0, min(begun_s + time_s, total_s) - begun_s)
-        return max(total_s, float(done.max())) + _BESIDE * float(hidden.max())
+        return max(total_s, float(done.max())) + delay_s(float(hidden.max()))
 
     def _sync_s(self, mask: int, size_bytes: float, tp: int) -> float:
         """Give how long an all-reduce of gradients of that size takes.
@@ -236,14 +242,20 @@ class Judge:
         return low_s + (high_s - low_s) * (size_bytes - low) / (high - low)
 
     def _all_reduce_s(self, mask: int, size_bytes: float, tp: int) -> float:
+        """Give how long all shards take that are synchronized at one time: some share NICs."""
         key = mask, size_bytes, tp
         if key not in self._times:
-            ranks = [int(device) for device in self._of(mask)[::tp]]
-            # Shards are synchronized at one time: those whose ranks have one NIC share it.
-            near = self.cluster.devices_per_node // self.cluster.nics_per_node
-            crossing = self.cluster.island_of(ranks[0]) != self.cluster.island_of(ranks[-1])
-            loaded = size_bytes * (min(tp, max(1, near)) if crossing else 1)
-            self._times[key] = self.estimator.all_reduce_s(loaded, ranks)
+            devices = [int(device) for device in self._of(mask)]
+            latency_s, loads = 0.0, dict[int, float]()
+            for shard in range(tp):
+                demand = all_reduce_demand(
+                    self.estimator, self.links, size_bytes, devices[shard::tp]
+                )
+                latency_s = max(latency_s, demand.latency_s)
+                for link, load in demand.loads:
+                    load_s = load * demand.size_bytes / self.links.capacities[link]
+                    loads[link] = loads.get(link, 0.0) + load_s
+            self._times[key] = latency_s + max(loads.values(), default=0.0)
         return self._times[key]
 
     def _sharded_s(
@@ -255,30 +267,22 @@ class Judge:
         operator is gathered before its forward and its backward, and scattered by itself; without,
         all parameters are gathered once at the end.
         """
-        total_s = 0.0
-        for option in options:
-            sketch = option.sketch
-            forward_s = sum(sketch.forward_s) / sketch.config.pp
-            backward_s = sum(sketch.backward_s) / sketch.config.pp
-            scatter_s, gather_s, alone_s = self._exchanged_s(option, by_operator=parameters)
-            one_s = _beside(forward_s, gather_s) + _beside(backward_s, gather_s + scatter_s)
-            total_s += alone_s
-            total_s += option.round_s + sketch.micro_batches * (one_s - forward_s - backward_s)
-        if not parameters:
-            for (mask, _), one in held.items():
-                ranks = [int(device) for device in self._of(mask)]
-                total_s += self.estimator.all_gather_s(PARAMETER_BYTES * one.trained, ranks)
+        exchanges = [self._exchange(option, by_operator=parameters) for option in options]
+        if parameters:
+            return gathered_s(exchanges)
+        total_s = scattered_s(exchanges)
+        for (mask, _), one in held.items():
+            ranks = [int(device) for device in self._of(mask)]
+            total_s += self.estimator.all_gather_s(PARAMETER_BYTES * one.trained, ranks)
         return total_s
 
-    def _exchanged_s(self, option: Option, *, by_operator: bool) -> tuple[float, float, float]:
-        """Give how long one micro-batch's gradients scatter, and its parameters gather once.
-
-        And what of it has nothing to hide behind: the first operators, gathered before anything
-        is computed, and scattered after all is.
-        """
+    def _exchange(self, option: Option, *, by_operator: bool) -> Exchange:
+        """Give what a task exchanges: operator by operator, or in buckets."""
         key = id(option), by_operator
         if key not in self._exchanges:
-            scatter_s, gather_s, alone_s = 0.0, 0.0, 0.0
+            scatters: list[float] = []
+            gathers: list[float] = []
+            messages = 0
             for name, runs in option.runs.items():
                 metaop = self.metaops[name]
                 for first, end, mask in runs if not metaop.frozen else ():
@@ -287,13 +291,24 @@ class Judge:
                         many = ceil(count * each / _BUCKET_BYTES)
                         count, each = many, count * each / max(1, many)
                     ranks = [int(device) for device in self._of(mask)]
-                    one_s = self.estimator.reduce_scatter_s(each, ranks)
-                    scatter_s += count * one_s
+                    scatters.append(count * self.estimator.reduce_scatter_s(each, ranks))
                     if by_operator:
-                        gather_s += count * self.estimator.all_gather_s(each, ranks)
-                        one_s += self.estimator.all_gather_s(each, ranks)
-                    alone_s = alone_s or one_s
-            self._exchanges[key] = option, (scatter_s, gather_s, alone_s)
+                        gathers.append(count * self.estimator.all_gather_s(each, ranks))
+                    messages += count
+                    if len(scatters) == 1:  # the first that is gathered, and the last to scatter
+                        first_s, last_s = (sum(own) / max(1, count) for own in (gathers, scatters))
+            sketch = option.sketch
+            exchange = Exchange(
+                micro_batches=sketch.micro_batches,
+                forward_s=sum(sketch.forward_s) / sketch.config.pp,
+                backward_s=sum(sketch.backward_s) / sketch.config.pp,
+                scatter_s=sum(scatters),
+                gather_s=sum(gathers),
+                messages=messages,
+                first_s=first_s if scatters else 0.0,
+                last_s=last_s if scatters else 0.0,
+            )
+            self._exchanges[key] = option, exchange
         return self._exchanges[key][1]
 
     def _of(self, mask: int) -> npt.NDArray[np.intp]:
@@ -305,11 +320,6 @@ class Judge:
     @staticmethod
     def _tp(options: Sequence[Option], number: int) -> int:
         return options[number].sketch.config.tp
-
-
-def _beside(compute_s: float, exchange_s: float) -> float:
-    """Give how long computing takes beside an exchange."""
-    return max(compute_s, exchange_s) + _BESIDE * min(compute_s, exchange_s)
 
 
 def _segments(ways: Sequence[Runs]) -> tuple[_Segment, ...]:

@@ -78,7 +78,10 @@ class Options:
                     continue
                 if not (self.narrow or self._may_fit(sketch)):
                     continue
-                option = Option.of(sketch, rounds.round_s(sketch), sets, self._runs)
+                round_s = rounds.round_s(sketch, min(limit_s, enough_s))
+                if round_s >= min(limit_s, enough_s):
+                    continue
+                option = Option.of(sketch, round_s, sets, self._runs)
                 kept.append(option)
                 if max(sketch.peak_bytes) <= roomy_bytes:
                     enough_s = min(enough_s, option.round_s)

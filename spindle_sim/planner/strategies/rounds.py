@@ -1,21 +1,21 @@
 """How long one round of a task takes under a parallel configuration, and what it keeps in memory.
 
 A forecast for the search of `megatron` and `deepspeed`: the micro-batches of a pipeline by the same
-order as in the plan, messages between its stages as they are on idle links. `least_s` is a bound
-that costs nothing, so that few configurations have to be played through.
+order as in the plan (`play.py`). `least_s` is a bound that costs nothing, so that few
+configurations have to be played through.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
 
 from spindle_sim.estimate import activation_bytes, working_bytes
 from spindle_sim.estimate.memory import shard_parameters
-from spindle_sim.plan.pipeline import Pipeline, pipeline_order, rank_order
-from spindle_sim.planner.affinity import Affinity, Group
+from spindle_sim.plan.pipeline import Pipeline, rank_order
 from spindle_sim.planner.metagraph import MetaNode
 from spindle_sim.planner.strategies.parallel import (
     ParallelConfig,
@@ -23,8 +23,12 @@ from spindle_sim.planner.strategies.parallel import (
     operator_s,
     task_pieces,
 )
+from spindle_sim.planner.strategies.play import Hop, play
 from spindle_sim.planner.strategies.stages import Piece
 from spindle_sim.planner.strategies.timing import OperatorTimes
+from spindle_sim.simulator.links import Links
+from spindle_sim.simulator.resharding import Layout, reshard
+from spindle_sim.simulator.resharding import Piece as Message
 
 __all__ = ["Sketch", "TaskRounds"]
 
@@ -73,8 +77,8 @@ class TaskRounds:
 
     nodes: tuple[MetaNode, ...]
     times: OperatorTimes
-    affinity: Affinity
-    _hops: dict[tuple[object, ...], float] = field(default_factory=dict)
+    links: Links
+    _hops: dict[tuple[object, ...], Hop] = field(default_factory=dict)
     _stages: dict[tuple[ParallelConfig, int], _Stages] = field(default_factory=dict)
 
     @property
@@ -137,26 +141,48 @@ class TaskRounds:
             parameters=trained,
         )
 
-    def round_s(self, sketch: Sketch) -> float:
-        """Give how long the round takes, messages between stages included."""
-        hops_s = [self._hop_s(sketch, stage) for stage in range(sketch.config.num_stages - 1)]
+    def round_s(self, sketch: Sketch, limit_s: float = inf) -> float:
+        """Give how long the round takes, messages between stages included.
+
+        From `limit_s` on, a bound.
+        """
+        stages = range(sketch.config.num_stages - 1)
+        ahead = [self._hop(sketch, stage, stage + 1) for stage in stages]
+        back = [self._hop(sketch, stage + 1, stage) for stage in stages]
         if sketch.micro_batches == 1:
-            return sum(sketch.forward_s) + sum(sketch.backward_s) + 2 * sum(hops_s)
+            hops_s = sum(hop.alone_s for hop in (*ahead, *back))
+            return sum(sketch.forward_s) + sum(sketch.backward_s) + hops_s
         if sketch.config.num_stages == 1:
             return sketch.least_s
-        return _play(sketch, hops_s)
+        return play(
+            sketch.shape, sketch.forward_s, sketch.backward_s, ahead, back=back, limit_s=limit_s
+        )
 
-    def _hop_s(self, sketch: Sketch, stage: int) -> float:
-        """Give how long a micro-batch's activations take from a stage to the next one."""
-        config, (piece, *_) = sketch.config, reversed(sketch.stages[stage])
+    def _hop(self, sketch: Sketch, stage: int, target: int) -> Hop:
+        """Give the way of a micro-batch's activations, or their gradients, from stage to stage."""
+        config, piece = sketch.config, sketch.stages[min(stage, target)][-1]
         metaop = next(n.metaop for n in self.nodes if n.metaop.id == piece.metaop)
-        size_bytes = metaop.output_bytes * self.batch / sketch.micro_batches
-        ranks = stage % config.pp, (stage + 1) % config.pp
+        shards = config.tp if config.sequence_parallel else 1
+        size_bytes = metaop.output_bytes * self.batch / sketch.micro_batches / shards
+        ranks = stage % config.pp, target % config.pp
         key = config.tp, config.dp, ranks, size_bytes
         if key not in self._hops:
-            groups = [Group(config.stage_devices(rank), config.tp) for rank in ranks]
-            self._hops[key] = self.affinity.transfer_s(groups[0], groups[1], size_bytes)
+            giving, taking = (
+                Layout(devices=config.stage_devices(rank), tp=config.tp) for rank in ranks
+            )
+            self._hops[key] = _hop(self.links, reshard(giving, taking, size_bytes))
         return self._hops[key]
+
+
+def _hop(links: Links, pieces: Sequence[Message]) -> Hop:
+    """Give what messages that go together load on links."""
+    latency_s, loads = 0.0, dict[int, float]()
+    for source, target, size_bytes in pieces:
+        path = links.path(source, target)
+        latency_s = max(latency_s, path.latency_s)
+        for link in path.links:
+            loads[link] = loads.get(link, 0.0) + size_bytes / links.capacities[link]
+    return Hop(latency_s=latency_s, loads=tuple(loads.items()))
 
 
 def _bytes(node: MetaNode, piece: Piece, config: ParallelConfig) -> tuple[float, float]:
@@ -215,31 +241,3 @@ def _waiting(shape: Pipeline, rank: int) -> tuple[npt.NDArray[np.intp], npt.NDAr
         if block.backward:
             found[chunk, tuple(waiting)] = None
     return np.array([c for c, _ in found]), np.array([row for _, row in found], dtype=np.float64)
-
-
-def _play(sketch: Sketch, hops_s: Sequence[float]) -> float:
-    """Run all micro-batches through the pipeline."""
-    free = [0.0] * sketch.config.pp
-    ends: list[float] = []
-    for rank, stage, backward, source in _steps(sketch.shape):
-        start_s = free[rank]
-        if source >= 0:
-            start_s = max(start_s, ends[source] + hops_s[stage if backward else stage - 1])
-        duration_s = sketch.backward_s[stage] if backward else sketch.forward_s[stage]
-        free[rank] = start_s + duration_s
-        ends.append(free[rank])
-    return max(free)
-
-
-@lru_cache(maxsize=256)
-def _steps(shape: Pipeline) -> tuple[tuple[int, int, bool, int], ...]:
-    """Give (rank, stage, backward, index of the step whose output it takes or -1), in an order."""
-    last = shape.ranks * shape.chunks - 1
-    place: dict[tuple[int, int, bool], int] = {}
-    steps: list[tuple[int, int, bool, int]] = []
-    for index, (stage, micro_batch, backward) in enumerate(pipeline_order(shape)):
-        other = stage + 1 if backward else stage - 1
-        source = place[other, micro_batch, backward] if 0 <= other <= last else -1
-        place[stage, micro_batch, backward] = index
-        steps.append((stage % shape.ranks, stage, backward, source))
-    return tuple(steps)

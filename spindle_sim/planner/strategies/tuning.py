@@ -13,7 +13,6 @@ from math import ceil, inf, prod
 
 from spindle_sim.errors import InfeasibleError
 from spindle_sim.plan import Plan
-from spindle_sim.planner.affinity import Affinity
 from spindle_sim.planner.context import Context
 from spindle_sim.planner.metagraph import MetaNode
 from spindle_sim.planner.shortage import devices_needed
@@ -23,6 +22,7 @@ from spindle_sim.planner.strategies.parallel import ParallelConfig, Recompute, c
 from spindle_sim.planner.strategies.rounds import TaskRounds
 from spindle_sim.planner.strategies.space import Space, tensor_degrees
 from spindle_sim.planner.strategies.timing import OperatorTimes
+from spindle_sim.simulator.links import cluster_links
 from spindle_sim.units import format_bytes
 
 __all__ = ["Tuned", "tune", "tuned_plan"]
@@ -156,11 +156,10 @@ def _refined(search: _Search, options: Sequence[Option], zero_stage: int) -> Seq
 
 def _search(context: Context, space: Space) -> _Search:
     times = OperatorTimes(estimator=context.estimator)
-    affinity = Affinity(context.cluster)
+    links = cluster_links(context.cluster)
     tasks = tuple(task.name for task in context.workload.tasks)
     rounds = {
-        task: TaskRounds(nodes=_nodes(context, task), times=times, affinity=affinity)
-        for task in tasks
+        task: TaskRounds(nodes=_nodes(context, task), times=times, links=links) for task in tasks
     }
     return _Search(
         context=context,
@@ -168,6 +167,7 @@ def _search(context: Context, space: Space) -> _Search:
         judge=Judge(
             cluster=context.cluster,
             estimator=context.estimator,
+            links=links,
             metaops={n.metaop.parameter_set: n.metaop for n in context.graph.nodes.values()},
         ),
         tasks=tasks,
