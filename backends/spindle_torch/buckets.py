@@ -16,8 +16,8 @@ from spindle_sim.plan.schedule import operation_order
 from spindle_torch.pool import (
     OperatorKey,
     PoolGroup,
+    held_numbers,
     lenders,
-    operator_of,
     parameter_pool,
 )
 
@@ -72,12 +72,14 @@ class _Gradient(NamedTuple):
 def parameter_buckets(plan: Plan, overlap: Overlap | None) -> tuple[Bucket, ...]:
     """Give what is synchronized at once, in the order of every rank.
 
-    Without `overlap` those are the groups of the pool in its order, after everything else. A
-    group of one device isn't cut, since nothing of it travels.
+    Without `overlap` those are the groups of the pool in its order, after everything else; from
+    ZeRO-2 on `overlap` only says how large they may be. A group of one device isn't cut, since
+    nothing of it travels.
     """
     end = Milestone(len(operation_order(plan)), 0)
-    pool = parameter_pool(plan)
-    if overlap is None:
+    most = None if overlap is None else overlap.bucket_bytes / overlap.number_bytes
+    pool = parameter_pool(plan, most)
+    if overlap is None or plan.shard_gradients:
         return tuple(Bucket(group=group, complete=end) for group in pool)
     complete = _completions(plan)
     buckets: list[Bucket] = []
@@ -91,7 +93,7 @@ def parameter_buckets(plan: Plan, overlap: Overlap | None) -> tuple[Bucket, ...]
                 parameter_set=key.parameter_set,
                 from_end=-key.index,
                 key=key,
-                size_bytes=overlap.number_bytes * _numbers(plan, key),
+                size_bytes=overlap.number_bytes * held_numbers(plan, key),
             )
             for key in group.operators
         )
@@ -138,10 +140,3 @@ def _completions(plan: Plan) -> dict[tuple[str, int], Milestone]:
         for lender in lenders(plan.workload, metaop.parameter_set):
             found[lender, 0] = Milestone(position, item.num_ops)
     return found
-
-
-def _numbers(plan: Plan, key: OperatorKey) -> float:
-    """Give the parameters of one shard of an operator."""
-    operator = operator_of(plan.workload, key.parameter_set)
-    divided = operator.sharded_parameters
-    return operator.parameters - divided + divided / key.num_shards

@@ -1,6 +1,8 @@
 """What a slice is told for one forward."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -8,13 +10,27 @@ from spindle_torch.collectives import Members
 from spindle_torch.shapes import Site
 from spindle_torch.tokens import TokenShards
 
-__all__ = ["SliceCall"]
+__all__ = ["SliceCall", "Visits"]
+
+
+class Visits(Protocol):
+    """Has parameters there while an operator needs them; `used` are parameter sets and indexes."""
+
+    def begin(self, used: Sequence[tuple[str, int]]) -> None:
+        """An operator that uses these needs them now, forward or backward."""
+        ...
+
+    def end(self, used: Sequence[tuple[str, int]]) -> None:
+        """Its forward is over."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceCall:
     """One forward of a slice: its samples, their data and targets, and whom it meets meanwhile.
 
+    `visits`, if any, is told of each operator's forward and backward, and of what it uses of
+    `used`, which has an entry for each operator of the slice.
     With `tokens` activations between its operators are cut along the tokens: `cut_inputs` and
     `cut_output` tell whether what comes in and goes out is, too, or is whole on each rank.
     """
@@ -30,6 +46,8 @@ class SliceCall:
     samples: Members | None = None
     recompute: bool = False
     selective: bool = False
+    visits: Visits | None = None
+    used: tuple[tuple[tuple[str, int], ...], ...] = ()
     tokens: TokenShards | None = None
     cut_inputs: tuple[bool, ...] = ()
     cut_output: bool = False

@@ -1,8 +1,8 @@
 """What of a rank's training goes into a checkpoint, and under which keys.
 
 `model.NAME` is a parameter, `optim.NAME.STATE` a state that the optimizer keeps of it; NAME is
-what the model calls it wherever it lies. Tensor-parallel shards and ZeRO-1 ranges are boxes of
-the whole.
+what the model calls it wherever it lies. Tensor-parallel shards and the ranges of ZeRO are boxes of
+the whole: of the states, and in stage 3 of the parameters, too.
 """
 
 import math
@@ -45,13 +45,12 @@ class _Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stepped:
-    """The states that the optimizer has of a parameter's flat numbers from `begin` to `end`."""
+    """The states that the optimizer has of a parameter's flat numbers from `begin` on."""
 
     held: _Held
     states: dict[str, torch.Tensor]
     like: torch.Tensor
-    begin: int
-    end: int
+    begin: int = 0
 
 
 def model_key(name: str) -> str:
@@ -78,13 +77,22 @@ def model_state(training: Training, *, all_held: bool) -> State:
     tensor-parallel shard where it isn't the first: rounding may have driven them apart, and one
     must be what is written.
     """
-    return {
-        model_key(item.name): (
-            Piece(offsets=item.offsets, shape=item.shape, tensor=item.parameter.detach()),
-        )
-        for item in _held(training)
-        if all_held or item.speaks
-    }
+    apart = _divided(training.optimizer)
+    found: dict[str, tuple[Piece, ...]] = {}
+    for item in _held(training):
+        parts = apart.get(id(item.parameter))
+        if parts is None:
+            whole = Piece(offsets=item.offsets, shape=item.shape, tensor=item.parameter.detach())
+            pieces: tuple[Piece, ...] = (whole,)
+        else:
+            pieces = tuple(
+                piece
+                for part in parts
+                for piece in _pieces(item, part.numbers.detach(), part.begin)
+            )
+        if pieces and (all_held or item.speaks):
+            found[model_key(item.name)] = pieces
+    return found
 
 
 def optimizer_state(training: Training, *, all_held: bool) -> State:
@@ -98,7 +106,7 @@ def optimizer_state(training: Training, *, all_held: bool) -> State:
             if tensor.dim() == 0:
                 found[key] = (Piece(offsets=(), shape=(), tensor=tensor),)
             else:
-                found[key] = tuple(_pieces(item, tensor))
+                found[key] = tuple(_pieces(item.held, tensor, item.begin))
     return found
 
 
@@ -181,7 +189,6 @@ def _stepped(training: Training) -> Iterator[_Stepped]:
                 states=optimizer.state(part),
                 like=part.numbers.detach(),
                 begin=part.begin,
-                end=part.begin + part.numbers.numel(),
             )
     elif optimizer is not None:
         for group in optimizer.param_groups:
@@ -190,8 +197,6 @@ def _stepped(training: Training) -> Iterator[_Stepped]:
                     held=held[id(parameter)],
                     states=optimizer.state[parameter],
                     like=parameter.detach(),
-                    begin=0,
-                    end=parameter.numel(),
                 )
 
 
@@ -202,18 +207,35 @@ def _parts(optimizer: ShardedOptimizer) -> Iterator[RangePart]:
                 yield part
 
 
-def _pieces(item: _Stepped, tensor: torch.Tensor) -> Iterator[Piece]:
-    """Cut a state into boxes; in the order of boxes its numbers lie one behind the other."""
-    if item.end - item.begin == item.held.parameter.numel():
-        whole = tensor.view(item.held.parameter.shape)
-        yield Piece(offsets=item.held.offsets, shape=item.held.shape, tensor=whole)
+def _divided(
+    optimizer: torch.optim.Optimizer | ShardedOptimizer | None,
+) -> dict[int, tuple[RangePart, ...]]:
+    """Give what a rank has of each parameter that it doesn't hold whole; it may be nothing."""
+    if not isinstance(optimizer, ShardedOptimizer):
+        return {}
+    return {
+        id(parameter): tuple(part for part in item.parts if part.parameter is parameter)
+        for item in optimizer.ranges.values()
+        if item.is_divided
+        for parameter in item.parameters
+    }
+
+
+def _pieces(held: _Held, tensor: torch.Tensor, begin: int) -> Iterator[Piece]:
+    """Cut a parameter's numbers from `begin` on, or their states, into boxes.
+
+    In the order of boxes the numbers lie one behind the other.
+    """
+    if tensor.numel() == held.parameter.numel():
+        whole = tensor.view(held.parameter.shape)
+        yield Piece(offsets=held.offsets, shape=held.shape, tensor=whole)
         return
     flat, first = tensor.view(-1), 0
-    for offsets, sizes in boxes(item.begin, item.end, tuple(item.held.parameter.shape)):
+    for offsets, sizes in boxes(begin, begin + len(flat), tuple(held.parameter.shape)):
         count = math.prod(sizes)
         yield Piece(
-            offsets=tuple(a + b for a, b in zip(item.held.offsets, offsets, strict=True)),
-            shape=item.held.shape,
+            offsets=tuple(a + b for a, b in zip(held.offsets, offsets, strict=True)),
+            shape=held.shape,
             tensor=flat[first : first + count].view(sizes),
         )
         first += count

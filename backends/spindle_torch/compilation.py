@@ -4,12 +4,14 @@ There is one global order of everything: operations in the order of `plan/schedu
 the messages with its output, then the parameter groups, then the norm of all gradients where they
 are clipped, then the optimizer, then with ZeRO-1 the groups again. With overlap the groups are cut
 into buckets, each launched behind the operation that completes its gradients, and awaited at the
-end. Each rank runs the part of it that concerns it. As every rank posts its messages in that one
-order, messages between two ranks match without tags, which NCCL doesn't have.
+end. From ZeRO-2 on gradients are scattered behind every operation that adds to them, and in ZeRO-3
+parameters gathered for each. Each rank runs the part of it that concerns it. As every rank posts
+its messages in that one order, messages between two ranks match without tags, which NCCL doesn't
+have.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spindle_sim.plan import MetaOp, Plan, Slice
 from spindle_sim.plan.schedule import Operation, handovers, operation_order
@@ -29,6 +31,7 @@ from spindle_torch.program import (
     Step,
     Synchronize,
 )
+from spindle_torch.sharding import sharded_slices
 
 __all__ = ["collective_groups", "compile_plan"]
 
@@ -44,6 +47,8 @@ def compile_plan(
     listed: list[list[Instruction]] = [[] for _ in range(plan.cluster.num_devices)]
     metaops, outputs = plan.metaop_by_id(), _outputs(plan)
     buckets = parameter_buckets(plan, overlap)
+    sharded = sharded_slices(plan, buckets)
+    pending: list[list[Await]] = [[] for _ in listed]
     for position, operation in enumerate(operation_order(plan)):
         item = plan.slices[operation.slice_index]
         compute = Compute(
@@ -54,6 +59,8 @@ def compile_plan(
         )
         for device in item.devices:
             listed[device].append(compute)
+        beside = sharded[item.id].backward if operation.backward else sharded[item.id].forward
+        _come_together(listed, item, beside)
         # What is complete while the backward still runs may leave at once, the rest after the
         # messages, for which others wait.
         whole = Milestone(position, item.num_ops)
@@ -61,7 +68,9 @@ def compile_plan(
         _launch(plan, listed, buckets, early, within=item.devices)
         _transmit(listed, plan, operation, outputs.get(operation, []))
         _launch(plan, listed, buckets, (whole, Milestone(position + 1, 0)))
+        _await_earlier(listed, pending, beside)
     for device, instructions in enumerate(listed):
+        instructions += pending[device]
         instructions += _end(plan, buckets, device, clip=clip, launched=overlap is not None)
     return tuple(
         Program(rank=rank, instructions=tuple(instructions))
@@ -79,6 +88,28 @@ def collective_groups(item: Slice, metaop: MetaOp) -> tuple[tuple[int, ...], ...
     if metaop.batch_coupled and item.dp > 1:
         groups += [item.devices[shard :: item.tp] for shard in range(item.tp)]
     return tuple(groups)
+
+
+def _come_together(
+    listed: list[list[Instruction]], item: Slice, beside: Sequence[Gather | Launch]
+) -> None:
+    """Have all devices of parameter groups come, those that don't run the slice by themselves."""
+    for instruction in beside:
+        for device in instruction.devices:
+            within = device in item.devices
+            listed[device].append(instruction if within else replace(instruction, within=False))
+
+
+def _await_earlier(
+    listed: list[list[Instruction]],
+    pending: list[list[Await]],
+    beside: Sequence[Gather | Launch],
+) -> None:
+    """Await what a device had launched before these launches, which go on beside what follows."""
+    launches = [item for item in beside if isinstance(item, Launch)]
+    for device in sorted({device for item in launches for device in item.devices}):
+        listed[device] += pending[device]
+        pending[device] = [Await(group=item.group) for item in launches if device in item.devices]
 
 
 def _launch(
@@ -111,22 +142,30 @@ def _end(
         for index, bucket in enumerate(buckets)
         if device in bucket.group.devices and len(bucket.group.devices) > 1
     ]
-    last = len(operation_order(plan))
-    if launched:
-        for index, devices, complete in shared:
-            if complete.position == last:  # no operation adds to it: none has launched it
-                yield Launch(group=index, devices=devices, scatter=plan.zero1)
-        for index, _, _ in shared:
-            yield Await(group=index)
-    else:
-        for index, devices, _ in shared:
-            yield Synchronize(group=index, devices=devices, scatter=plan.zero1)
+    if not plan.shard_gradients:  # else they are scattered behind each backward
+        yield from _sums(plan, shared, launched=launched)
     if clip:
         yield Clip(devices=tuple(range(plan.cluster.num_devices)))
     yield Step()
-    if plan.zero1:
+    if plan.zero1 and not plan.shard_parameters:
         for index, devices, _ in shared:
             yield Gather(group=index, devices=devices)
+
+
+def _sums(
+    plan: Plan, shared: Sequence[tuple[int, tuple[int, ...], Milestone]], *, launched: bool
+) -> Iterator[Instruction]:
+    """Give how gradients are summed behind all backwards: (bucket, devices, when complete)."""
+    if not launched:
+        for index, devices, _ in shared:
+            yield Synchronize(group=index, devices=devices, scatter=plan.zero1)
+        return
+    last = len(operation_order(plan))
+    for index, devices, complete in shared:
+        if complete.position == last:  # no operation adds to it: none has launched it
+            yield Launch(group=index, devices=devices, scatter=plan.zero1)
+    for index, _, _ in shared:
+        yield Await(group=index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ holds its rank up, too. What ends under these rules ends under any amount of buf
 here.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -77,7 +78,7 @@ class _Run:
     received: dict[_Pair, list[Message]] = field(default_factory=dict)
     meetings: dict[_Meeting, dict[int, str]] = field(default_factory=dict)
     met: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
-    launched: set[tuple[int, int]] = field(default_factory=set)  # rank and bucket
+    launched: Counter[tuple[int, int]] = field(default_factory=Counter)  # by rank and bucket
 
     def advance(self, rank: int) -> Iterator[int]:
         """Run a rank as far as it comes; give the ranks that may go on because of it."""
@@ -93,7 +94,9 @@ class _Run:
             for group in _groups(rank, instruction):
                 self.met[rank, group] = self.met.get((rank, group), 0) + 1
             if isinstance(instruction, Launch):
-                self.launched.add((rank, instruction.group))
+                self.launched[rank, instruction.group] += 1
+            if isinstance(instruction, Await):
+                self.launched[rank, instruction.group] -= 1
             self.position[rank] = position + 1
 
     def stuck(self) -> Iterator[Stuck]:
@@ -128,7 +131,7 @@ class _Run:
 
     def _reason(self, rank: int, instruction: Instruction) -> str:
         """Say what an instruction at which the rank has arrived waits for; "" if for nothing."""
-        if isinstance(instruction, Await) and (rank, instruction.group) not in self.launched:
+        if isinstance(instruction, Await) and not self.launched[rank, instruction.group]:
             return "it was never launched"
         if isinstance(instruction, Batch):
             reason = self._batch_reason(rank, instruction)

@@ -32,8 +32,8 @@ from spindle_torch.program import (
     Synchronize,
 )
 from spindle_torch.recorder import Recorder
-from spindle_torch.synchronization import Synchronization
-from spindle_torch.work import Work
+from spindle_torch.synchronization import Synchronization, Within
+from spindle_torch.work import GathersWithin, Work
 
 __all__ = ["Engine"]
 
@@ -82,7 +82,7 @@ class Engine:
     _slices: dict[str, Slice] = field(init=False)
     _flows_out: dict[str, list[int]] = field(init=False)
     _batches: dict[str, int] = field(init=False)
-    _launches: dict[int, tuple[Launch, ...]] = field(init=False)
+    _within: dict[int, tuple[Gather | Launch, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
         """Look up slices, their batches and their flows once."""
@@ -92,6 +92,7 @@ class Engine:
             groups=self.groups,
             recorder=self._recorder,
             clip_norm=self.clip_norm,
+            in_turn=self.plan.shard_gradients,
         )
         self._slices = self.plan.slice_by_id()
         metaops = self.plan.metaop_by_id()
@@ -102,7 +103,7 @@ class Engine:
         self._flows_out = {name: [] for name in self._slices}
         for index, flow in enumerate(self.plan.flows):
             self._flows_out[flow.source_slice].append(index)
-        self._launches = _launches_behind(self.program.instructions)
+        self._within = _within_each(self.program.instructions)
 
     @property
     def is_waiting(self) -> bool:
@@ -134,7 +135,7 @@ class Engine:
     def _run(self, instruction: Instruction, position: int) -> None:
         match instruction:
             case Compute():
-                self._compute(instruction, self._launches.get(position, ()))
+                self._compute(instruction, self._within.get(position, ()))
             case Copy():
                 self._copy(instruction.message)
             case Batch():
@@ -143,7 +144,7 @@ class Engine:
                 start = self._recorder.mark()
                 self.work.step()
                 self._recorder.note(Kind.OPTIMIZER, Phase.STEP, start)
-            case Launch():
+            case Launch(within=False):  # else the slice before it has launched it
                 self._synchronization.launch(instruction)
             case Await():
                 self._synchronization.finish(instruction)
@@ -151,19 +152,21 @@ class Engine:
                 self._synchronization.synchronize(instruction)
             case Clip():
                 self._synchronization.clip()
-            case Gather():
+            case Gather(within=False):
                 self._synchronization.gather(instruction)
 
-    def _compute(self, instruction: Compute, launches: Sequence[Launch]) -> None:
+    def _compute(self, instruction: Compute, within: Sequence[Gather | Launch]) -> None:
         item, micro_batch = self._slices[instruction.slice], instruction.micro_batch
         rows = self._await_arrivals(instruction)
         if instruction.backward:
             # What it sent ahead has arrived long ago: its gradient came back.
             self._finish_sends((item.id, False, micro_batch))
         start = self._recorder.mark()
+        beside = Within(synchronization=self._synchronization, waiting=[*within])
+        if self.plan.shard_parameters and isinstance(self.work, GathersWithin):
+            self.work.gather_with(beside.come_to)
         if instruction.backward:
-            watched = self._synchronization.launches(launches)
-            self._output = dict(self.work.backward(item, rows, micro_batch, watched))
+            self._output = dict(self.work.backward(item, rows, micro_batch, beside.watched))
         else:
             output = self.work.forward(item, rows, micro_batch)
             self._output = (
@@ -176,6 +179,7 @@ class Engine:
             slice_id=item.id,
             micro_batch=micro_batch,
         )
+        beside.come_to(None)
 
     def _await_arrivals(self, instruction: Compute) -> Mapping[int, torch.Tensor]:
         key = instruction.slice, instruction.backward, instruction.micro_batch
@@ -300,12 +304,14 @@ def _phase(backward: bool) -> Phase:  # noqa: FBT001  (what an instruction is, h
     return Phase.BACKWARD if backward else Phase.FORWARD
 
 
-def _launches_behind(instructions: Sequence[Instruction]) -> dict[int, tuple[Launch, ...]]:
-    """Give the launches behind each instruction that may begin within it."""
-    found: dict[int, tuple[Launch, ...]] = {}
+def _within_each(
+    instructions: Sequence[Instruction],
+) -> dict[int, tuple[Gather | Launch, ...]]:
+    """Give what is behind each instruction and may run within it."""
+    found: dict[int, tuple[Gather | Launch, ...]] = {}
     leader = 0
     for position, instruction in enumerate(instructions):
-        if not isinstance(instruction, Launch):
+        if not isinstance(instruction, Launch | Gather):
             leader = position
         elif instruction.within:
             found[leader] = (*found.get(leader, ()), instruction)

@@ -6,6 +6,7 @@ its side: the rest is transfer. Likewise a synchronization waits until its last 
 one that runs beside the backward until the last has launched it.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from spindle_sim.timeline import Kind, Phase, Span, Timeline
 
 __all__ = ["Event", "Origin", "to_timeline"]
 
+_Meeting = tuple[int, int]  # a group and how often it met before
 _COMMUNICATION = {Kind.SEND, Kind.RECEIVE, Kind.COPY, Kind.SYNC}
 
 
@@ -66,35 +68,55 @@ def to_timeline(
         for event in own
         if event.kind is Kind.SEND
     }
-    last = _last_come_s([event for own in events for event in own])
+    turns = [_turns(own) for own in events]
+    last = _last_come_s(events, turns)
     metaops = plan.metaop_by_id()
     owners = {item.id: (item.metaop, metaops[item.metaop].task) for item in plan.slices}
     owners[""] = "", ""
     spans = [
-        _span(rank, event, owners[event.slice], _ready_s(event, posted, last), begin_s)
+        _span(rank, event, owners[event.slice], _ready_s(event, posted, last, turn), begin_s)
         for rank, own in enumerate(events)
-        for event in own
+        for event, turn in zip(own, turns[rank], strict=True)
     ]
     spans.sort(key=lambda span: (span.device, span.start_s, span.end_s))
     return Timeline(backend=backend, num_devices=plan.cluster.num_devices, spans=tuple(spans))
 
 
-def _last_come_s(events: Sequence[Event]) -> dict[int, float]:
-    """Give when the last rank came to each synchronization, or launched it."""
-    launched = {event.group for event in events if event.launches}
-    last: dict[int, float] = {}
+def _turns(events: Sequence[Event]) -> list[_Meeting]:
+    """Give which meeting each event belongs to: a group may synchronize several times."""
+    met: Counter[tuple[int, bool]] = Counter()
+    found: list[_Meeting] = []
     for event in events:
-        if event.kind is Kind.SYNC and event.launches == (event.group in launched):
-            last[event.group] = max(last.get(event.group, event.start_s), event.start_s)
+        key = event.group, event.launches
+        found.append((event.group, met[key]))
+        met[key] += event.kind is Kind.SYNC
+    return found
+
+
+def _last_come_s(
+    events: Sequence[Sequence[Event]], turns: Sequence[Sequence[_Meeting]]
+) -> dict[_Meeting, float]:
+    """Give when the last rank came to each synchronization, or launched it."""
+    launched = {event.group for own in events for event in own if event.launches}
+    last: dict[_Meeting, float] = {}
+    for own, meetings in zip(events, turns, strict=True):
+        for event, meeting in zip(own, meetings, strict=True):
+            if event.kind is Kind.SYNC and event.launches == (event.group in launched):
+                last[meeting] = max(last.get(meeting, event.start_s), event.start_s)
     return last
 
 
-def _ready_s(event: Event, posted: Mapping[Origin, float], last: Mapping[int, float]) -> float:
+def _ready_s(
+    event: Event,
+    posted: Mapping[Origin, float],
+    last: Mapping[_Meeting, float],
+    meeting: _Meeting,
+) -> float:
     """Give when the last of the others was there."""
     if event.launches:
         return event.start_s
     if event.kind is Kind.SYNC:
-        return last[event.group]
+        return last[meeting]
     return max((posted[origin] for origin in event.awaits), default=event.start_s)
 
 

@@ -107,12 +107,17 @@ class LocalModel:
         """
         own, context = enter(call, inputs)
         for index in range(call.first_op, call.first_op + call.num_ops):
-            own = [self._operate(call, index, own, context)]
+            own = [self._visited(call, index, own, context)]
         output, loss = own[0], None
         if call.ends_metaop and call.site.is_sink:
             loss = _loss(call, output)
         shape = call.site.output if call.ends_metaop else call.site.passed
         return (None if shape is None else pack(output, context, call, shape)), loss
+
+    def add(self, other: "LocalModel") -> None:
+        """Take over the layers of another one."""
+        self.layers |= other.layers
+        self.tables |= other.tables
 
     def named_parameters(self, key: OperatorKey) -> list[tuple[str, nn.Parameter]]:
         """Give the parameters of one operator by their full names."""
@@ -124,6 +129,25 @@ class LocalModel:
     def num_parameters(self, key: OperatorKey) -> int:
         """Count the numbers of one operator's parameters, trained or not."""
         return sum(parameter.numel() for parameter in self.layers[key].parameters())
+
+    def _visited(
+        self,
+        call: SliceCall,
+        index: int,
+        own: Sequence[torch.Tensor],
+        context: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Compute one operator, having its parameters there; again when its backward begins."""
+        visits = call.visits
+        if visits is None:
+            return self._operate(call, index, own, context)
+        used = call.used[index - call.first_op]
+        visits.begin(used)
+        output = self._operate(call, index, own, context)
+        visits.end(used)
+        if output.requires_grad:
+            output.register_hook(lambda _: visits.begin(used))  # type: ignore[no-untyped-call]
+        return output
 
     def _operate(
         self,

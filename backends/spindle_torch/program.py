@@ -109,7 +109,8 @@ class Launch:
     """The begin of a synchronization that runs beside what follows; `group` indexes the buckets.
 
     One that is `within` the backward before it may begin while that runs, once its gradients are
-    complete. Whoever of its devices don't run that backward begin where it stands.
+    complete. Whoever of its devices don't run that backward begin where it stands. From ZeRO-2 on
+    there is one behind every backward that adds to the gradients.
     """
 
     group: int
@@ -151,10 +152,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gather:
-    """With ZeRO-1: each device of a parameter group gives the others the range that it stepped."""
+    """With ZeRO each device of a parameter group gives the others the range that it holds.
+
+    After the step (stages 1 and 2), or for an operator of the slice before it (stage 3): then it is
+    `within` its forward or backward, and nothing of it `lasts`. Whoever of the devices don't run
+    that slice give their ranges all the same.
+    """
 
     group: int
     devices: tuple[int, ...]
+    within: bool = False
+    lasts: bool = True
 
     def __str__(self) -> str:
         return f"gathering of parameter group {self.group}"

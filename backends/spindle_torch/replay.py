@@ -125,7 +125,7 @@ class _Replay:
     meetings: dict[tuple[object, ...], _Meeting] = field(default_factory=dict)
     met: dict[tuple[int, tuple[object, ...]], int] = field(default_factory=dict)
     arrivals: dict[tuple[int, str, bool, int], list[_Transfer]] = field(default_factory=dict)
-    launched: dict[tuple[int, int], _Meeting] = field(default_factory=dict)
+    launched: dict[tuple[int, int], list[_Meeting]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Look up slices and their MetaOps once."""
@@ -154,9 +154,9 @@ class _Replay:
                     key = ("bucket", instruction.group)
                     duration_s = self._sync_s(instruction)
                     meeting = self._meet(rank, instruction.devices, key, duration_s)
-                    self.launched[rank, instruction.group] = meeting
+                    self.launched.setdefault((rank, instruction.group), []).append(meeting)
                 case Await():
-                    meeting = self.launched.pop((rank, instruction.group))
+                    meeting = self.launched[rank, instruction.group].pop(0)
                     size_bytes = self._bucket_bytes(instruction.group)
                     yield from self._sync(rank, meeting, size_bytes)
                 case Synchronize() | Clip() | Gather():

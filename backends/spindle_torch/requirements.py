@@ -31,7 +31,7 @@ def check_requirements(
         PlanError: the plan asks for what this backend can't do, or the programs would deadlock.
     """
     _check_options(options)
-    _check_plan(plan)
+    _check_plan(plan, is_brought=custom is None and not options.emulate)
     if not options.emulate and custom is not None:
         sites(plan.workload, custom)
     programs = compile_plan(
@@ -48,17 +48,12 @@ def overlap_of(plan: Plan, options: ExecutionOptions) -> Overlap | None:
     return None
 
 
-def _check_plan(plan: Plan) -> None:
+def _check_plan(plan: Plan, *, is_brought: bool) -> None:
     """Refuse what only the simulator does so far."""
-    features = {
-        "sharded gradients (ZeRO-2)": plan.shard_gradients,
-        "sharded parameters (ZeRO-3)": plan.shard_parameters,
-    }
-    found = [name for name, used in features.items() if used]
-    if found:
+    if plan.shard_parameters and is_brought:
         raise PlanError(
-            f"the plan has {', '.join(found)}, which can be simulated but not run yet; simulate"
-            " it, or make a plan of another strategy, such as spindle"
+            "the plan has sharded parameters (ZeRO-3), which can be simulated, but not run yet with"
+            " modules of your own; simulate it, or make a plan of another strategy, such as spindle"
         )
 
 

@@ -1,7 +1,8 @@
-"""ZeRO stage 1: each rank of a parameter group holds and steps its range of the group's numbers.
+"""ZeRO: each rank of a parameter group holds and steps its range of the group's numbers.
 
-A reduce-scatter gives each rank the sum of its range of the gradients, an all-gather gives it the
-others' parameters after the step.
+A reduce-scatter gives each rank the sum of its range of the gradients: in stage 1 once, from stage
+2 on behind each backward, to be added up; whole gradients are gone then. An all-gather gives it the
+others' parameters: after the step, or in stage 3 when they are needed, and only for that long.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +11,8 @@ from dataclasses import dataclass, field
 import torch
 
 __all__ = ["GroupRange", "RangePart", "ShardedOptimizer"]
+
+_GRADIENTS, _PARAMETERS = 2, 3  # the stages from which these are divided, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,9 @@ class RangePart:
 class GroupRange:
     """A group's parameters as one flat tensor, of which `own` is this rank's range.
 
-    `numbers` are all numbers, in equal ranges: zeros at the end fill the last one.
+    `numbers` are all numbers, in equal ranges: zeros at the end fill the last one. In `stage` 3
+    `own` lies apart, and `numbers`, which the parameters and what autograd keeps of them are views
+    of, has memory only while it is held.
     """
 
     parameters: tuple[torch.nn.Parameter, ...]
@@ -37,11 +42,17 @@ class GroupRange:
     own: torch.Tensor
     begin: int
     parts: tuple[RangePart, ...]
-    gradient: torch.Tensor  # of all numbers, once it was asked for
+    gradient: torch.Tensor | None  # of all numbers, where its memory is kept
+    stage: int
 
     @classmethod
     def of(
-        cls, parameters: Sequence[torch.nn.Parameter], position: int, num_ranks: int
+        cls,
+        parameters: Sequence[torch.nn.Parameter],
+        position: int,
+        num_ranks: int,
+        *,
+        stage: int = 1,
     ) -> "GroupRange":
         """Move the parameters into one tensor, in this order; they are views of it from then on."""
         count = sum(parameter.numel() for parameter in parameters)
@@ -53,15 +64,32 @@ class GroupRange:
             numbers[begin:end] = parameter.detach().flatten()
             parameter.data = numbers[begin:end].view_as(parameter)
             begin = end
-        begin = position * length
-        return cls(
+        begin, stage = position * length, stage if num_ranks > 1 else 1
+        own = numbers[begin : begin + length]
+        own = own.clone() if stage == _PARAMETERS else own
+        made = cls(
             parameters=tuple(parameters),
             numbers=numbers,
-            own=numbers[begin : begin + length],
+            own=own,
             begin=begin,
-            parts=_parts(parameters, numbers, begin, begin + length),
-            gradient=torch.zeros_like(numbers),
+            parts=_parts(parameters, own, begin),
+            # Kept where it is filled at once, since fresh memory takes longer than the copy.
+            gradient=torch.zeros_like(numbers) if stage < _GRADIENTS else None,
+            stage=stage,
         )
+        made.release()
+        return made
+
+    def hold(self) -> None:
+        """Make room for all numbers, to be gathered into it."""
+        storage = self.numbers.untyped_storage()
+        if not storage.nbytes():
+            storage.resize_(self.numbers.numel() * self.numbers.element_size())
+
+    def release(self) -> None:
+        """Give up the others' numbers in stage 3."""
+        if self.is_divided:
+            self.numbers.untyped_storage().resize_(0)
 
     def flat_gradient(self) -> torch.Tensor:
         """Give the parameters' gradients as one tensor, zeros at the end, and forget them."""
@@ -70,19 +98,30 @@ class GroupRange:
             for item in self.parameters
         ]
         count = sum(item.numel() for item in gradients)
-        torch.cat(gradients, out=self.gradient[:count])
-        self.gradient[count:].zero_()
+        whole = self.gradient
+        if whole is None:
+            whole = self.numbers.new_empty(self.numbers.numel())
+        torch.cat(gradients, out=whole[:count])
+        whole[count:].zero_()
         for parameter in self.parameters:
             parameter.grad = None
-        return self.gradient
+        return whole
 
     def take_gradient(self, total: torch.Tensor) -> None:
-        """Give the parts their numbers of the sum of this rank's range."""
+        """Give the parts their numbers of the sum of this rank's range, to be added up."""
         begin = 0
         for part in self.parts:
             end = begin + part.numbers.numel()
-            part.numbers.grad = total[begin:end]
+            if part.numbers.grad is None:
+                part.numbers.grad = total[begin:end]
+            else:
+                part.numbers.grad += total[begin:end]
             begin = end
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether this rank holds the parameters in part only."""
+        return self.stage == _PARAMETERS
 
     @property
     def is_whole(self) -> bool:
@@ -91,16 +130,16 @@ class GroupRange:
 
 
 def _parts(
-    parameters: Sequence[torch.nn.Parameter], numbers: torch.Tensor, begin: int, end: int
+    parameters: Sequence[torch.nn.Parameter], numbers: torch.Tensor, begin: int
 ) -> tuple[RangePart, ...]:
-    """Give the parts of the range from `begin` to `end` of the group's numbers."""
+    """Give the parts of a range of the group's numbers that begins there."""
     parts = []
-    first = 0
-    fill = numbers.numel() - sum(parameter.numel() for parameter in parameters)
+    first, end = 0, begin + numbers.numel()
+    fill = end  # at most: what is behind the parameters
     for parameter, count in [*((item, item.numel()) for item in parameters), (None, fill)]:
         low, high = max(begin, first), min(end, first + count)
         if low < high:
-            own = torch.nn.Parameter(numbers[low:high])
+            own = torch.nn.Parameter(numbers[low - begin : high - begin])
             parts.append(RangePart(parameter=parameter, begin=low - first, numbers=own))
         first += count
     return tuple(parts)

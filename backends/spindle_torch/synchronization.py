@@ -5,7 +5,7 @@ order of the program, which is the same on every rank.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,7 +19,7 @@ from spindle_torch.program import Await, Gather, Launch, Synchronize
 from spindle_torch.recorder import Recorder
 from spindle_torch.work import Work
 
-__all__ = ["Synchronization"]
+__all__ = ["Synchronization", "Within"]
 
 _NORM_EPSILON = 1e-6
 
@@ -39,6 +39,44 @@ class _Sum:
 
 
 @dataclass(slots=True, kw_only=True)
+class Within:
+    """What a slice gathers and launches while it computes: in order, the same on every rank."""
+
+    synchronization: "Synchronization"
+    waiting: list[Gather | Launch]
+    complete: set[int] = field(default_factory=set)
+
+    @property
+    def watched(self) -> Mapping[int, Callable[[], None]]:
+        """Give what to call when the gradients of a bucket are complete, if that decides.
+
+        Each is launched then, or as soon as those before it are. Where parameters are gathered,
+        gradients leave when the operator before is come to.
+        """
+        if any(isinstance(item, Gather) for item in self.waiting):
+            return {}
+        return {item.group: partial(self._finish, item.group) for item in self.waiting}
+
+    def come_to(self, group: int | None) -> None:
+        """Do what comes before a group's parameters, and gather them; with None do all."""
+        while self.waiting:
+            instruction = self.waiting.pop(0)
+            if isinstance(instruction, Launch):
+                self.synchronization.launch(instruction)
+                continue
+            self.synchronization.gather(instruction)
+            if instruction.group == group:
+                return
+
+    def _finish(self, group: int) -> None:
+        self.complete.add(group)
+        while self.waiting and self.waiting[0].group in self.complete:
+            launch = self.waiting.pop(0)
+            assert isinstance(launch, Launch), "whoever gathers isn't watched"
+            self.synchronization.launch(launch)
+
+
+@dataclass(slots=True, kw_only=True)
 class Synchronization:
     """Runs the instructions of one rank that concern gradients and parameter groups."""
 
@@ -46,7 +84,8 @@ class Synchronization:
     groups: Groups
     recorder: Recorder
     clip_norm: float = math.inf
-    _launched: dict[int, _Sum] = field(default_factory=dict)
+    in_turn: bool = False  # from ZeRO-2 on: no more than one whole gradient waits to leave
+    _launched: dict[int, list[_Sum | None]] = field(default_factory=dict)
 
     def synchronize(self, instruction: Synchronize) -> None:
         """Sum a group's gradients, and wait for them."""
@@ -63,44 +102,22 @@ class Synchronization:
         )
         self.work.take_gradient(instruction.group, total.own)
 
-    def launches(self, instructions: Sequence[Launch]) -> Mapping[int, Callable[[], None]]:
-        """Give what to call when the gradients of each bucket are complete.
-
-        Each is launched then, or as soon as those before it in the list are.
-        """
-        waiting = list(instructions)
-        complete: set[int] = set()
-
-        def finish(group: int) -> None:
-            complete.add(group)
-            while waiting and waiting[0].group in complete:
-                self.launch(waiting.pop(0))
-
-        return {item.group: partial(finish, item.group) for item in instructions}
-
     def launch(self, instruction: Launch) -> None:
-        """Begin to sum a bucket's gradients, unless it has begun already."""
-        if instruction.group in self._launched:
-            return
+        """Begin to sum a bucket's gradients."""
+        if self.in_turn:
+            for group, totals in self._launched.items():
+                for total in totals:
+                    self._end(group, total)
+                self._launched[group] = [None] * len(totals)
         whole = self.work.gradient(instruction.group)
         start = self.recorder.mark()
         total = self._begin(instruction, whole)
-        self._launched[instruction.group] = total
+        self._launched.setdefault(instruction.group, []).append(total)
         self.recorder.note(Kind.SYNC, Phase.SYNC, start, group=instruction.group, launches=True)
 
     def finish(self, instruction: Await) -> None:
-        """Wait for a bucket that was launched."""
-        total = self._launched.pop(instruction.group)
-        start = self.recorder.mark()
-        self._finish(total)
-        self.recorder.note(
-            Kind.SYNC,
-            Phase.SYNC,
-            start,
-            size_bytes=total.size_bytes,
-            group=instruction.group,
-        )
-        self.work.take_gradient(instruction.group, total.own)
+        """Wait for a bucket that was launched, its first launch first, unless it was waited for."""
+        self._end(instruction.group, self._launched[instruction.group].pop(0))
 
     def clip(self) -> None:
         """Scale the gradients of all ranks to a norm of `clip_norm`, if theirs is larger."""
@@ -130,6 +147,16 @@ class Synchronization:
         size_bytes = float(whole.numel() * whole.element_size())
         self.recorder.note(Kind.SYNC, Phase.SYNC, start, size_bytes=size_bytes, group=meeting)
         self.work.gathered(instruction.group)
+        if not (instruction.lasts or instruction.within):
+            whole.untyped_storage().resize_(0)  # it was others who needed it
+
+    def _end(self, group: int, total: _Sum | None) -> None:
+        if total is None:
+            return
+        start = self.recorder.mark()
+        self._finish(total)
+        self.recorder.note(Kind.SYNC, Phase.SYNC, start, size_bytes=total.size_bytes, group=group)
+        self.work.take_gradient(group, total.own)
 
     def _begin(self, instruction: Synchronize | Launch, whole: torch.Tensor) -> _Sum:
         members = self.groups.members(instruction.devices)

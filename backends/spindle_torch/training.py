@@ -3,27 +3,32 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 
 import torch
 
-from spindle_sim.errors import PlanError
-from spindle_sim.estimate.memory import PARAMETER_BYTES
 from spindle_sim.plan import Backward, MetaOp, Plan, Slice
 from spindle_torch.data import DataSource
 from spindle_torch.drawing import seed_of
 from spindle_torch.gradients import Gradients
 from spindle_torch.groups import Groups
+from spindle_torch.holding import Visits, check_memory, divided_groups, hold, make_optimizer
 from spindle_torch.hooks import when_all_have_gradients
 from spindle_torch.intervals import cut_flows, held_samples
 from spindle_torch.model import Brought, CustomOperator, Model, SliceCall, local_model
-from spindle_torch.pool import PoolGroup, held_operators, lenders, parameter_pool
+from spindle_torch.pool import (
+    OperatorKey,
+    PoolGroup,
+    held_operators,
+    parameter_pool,
+    used_operators,
+)
 from spindle_torch.shapes import Site, sites
-from spindle_torch.sharded_optimizer import GroupRange, ShardedOptimizer
+from spindle_torch.sharded_optimizer import ShardedOptimizer
 from spindle_torch.tokens import TokenShards
 
 __all__ = ["Training", "make_training"]
 
-_LEARNING_RATE = 1e-3
 _Place = tuple[str, int]  # a slice and a micro-batch
 
 
@@ -63,6 +68,7 @@ class Training:
     _inputs: dict[str, tuple[int, ...]] = field(init=False)
     _elements: tuple[int, ...] = field(init=False)
     _cut: frozenset[int] = field(init=False)
+    _visits: Visits = field(init=False)
     _calls: dict[_Place, SliceCall] = field(default_factory=dict)
     _kept: dict[_Place, _Kept] = field(default_factory=dict)
     _losses: dict[str, list[torch.Tensor]] = field(default_factory=dict)
@@ -77,6 +83,7 @@ class Training:
             pool=self.pool,
             optimizer=self.optimizer,
         )
+        self._visits = Visits(ranges=divided_groups(self.pool, self.optimizer))
         self._metaops = self.plan.metaop_by_id()
         slices = self.plan.slice_by_id()
         self._cut = cut_flows(self.plan)
@@ -134,6 +141,7 @@ class Training:
         trains = self._metaops[item.metaop].backward is not Backward.NONE
         with torch.set_grad_enabled(trains):
             output, loss = self._computed(call, [leaf.to(self.dtype) for leaf in leaves.values()])
+        self._visits.finish()
         if loss is not None and not call.shard:
             # Not yet a number: a GPU would have to be waited for.
             self._losses.setdefault(call.site.task, []).append(loss.detach())
@@ -161,12 +169,17 @@ class Training:
         if ends:
             with self._watching(item, watched):
                 torch.autograd.backward(ends, given)
+        self._visits.finish()
         # An input that the output doesn't depend on still owes its sender a gradient: nothing.
         return {
             index: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
             for index, leaf in kept.leaves.items()
             if leaf.requires_grad
         }
+
+    def gather_with(self, come_to: Callable[[int | None], None]) -> None:
+        """Take what gathers the parameters of an operator of the next slice (ZeRO-3)."""
+        self._visits.come_to = come_to
 
     def gradient(self, group: int) -> torch.Tensor:
         """Give a group's gradients as one flat tensor, in the order of names."""
@@ -192,6 +205,7 @@ class Training:
         """Give a group's flat parameters, and a copy of the range that this rank stepped."""
         assert isinstance(self.optimizer, ShardedOptimizer), "nothing is sharded"
         item = self.optimizer.ranges[group]
+        item.hold()
         return item.numbers, item.own.detach().clone()
 
     def gathered(self, group: int) -> None:
@@ -218,12 +232,11 @@ class Training:
     @contextmanager
     def _watching(self, item: Slice, watched: Mapping[int, Callable[[], None]]) -> Iterator[None]:
         """Tell each watched group while a slice's backward runs, once its gradients are there."""
+        used = set(chain.from_iterable(used_operators(self.plan, item)))
         handles = [
             handle
             for group, tell in watched.items()
-            for handle in when_all_have_gradients(
-                self._gradients.used_by(self._operators_of(item), group), tell
-            )
+            for handle in when_all_have_gradients(self._gradients.used_by(used, group), tell)
         ]
         try:
             yield
@@ -231,14 +244,8 @@ class Training:
             for handle in handles:
                 handle.remove()
 
-    def _operators_of(self, item: Slice) -> set[tuple[str, int]]:
-        """Give whose parameters a slice uses: parameter sets and indexes."""
-        name = self._metaops[item.metaop].parameter_set
-        used = {(name, index) for index in range(item.first_op, item.first_op + item.num_ops)}
-        return used | {(lender, 0) for lender in lenders(self.plan.workload, name)}
-
     def _elements_of(self, flow: int) -> int:
-        """Give the numbers of a sample of a flow, of those that lie on this rank where it is cut."""
+        """Give the numbers of a sample of a flow, those on this rank where it is cut."""
         slices = self.plan.slice_by_id()
         source = slices[self.plan.flows[flow].source_slice]
         site = self.sites[source.metaop]
@@ -283,6 +290,8 @@ class Training:
             else None,
             recompute=item.recompute,
             selective=item.selective,
+            visits=self._visits if self._visits.ranges else None,
+            used=used_operators(self.plan, item),
             tokens=TokenShards(members=tensor) if item.sequence_parallel and tensor else None,
             cut_inputs=tuple(flow in self._cut for flow in self._inputs.get(item.id, ())),
             cut_output=any(flow in self._cut for flow in leaving),
@@ -320,18 +329,23 @@ def make_training(
         PlanError: the rank would hold other parameters than the plan says.
     """
     custom = custom or {}
-    keys = [key for key, ranks in held_operators(plan, tied=True).items() if rank in ranks]
-    model: Model
-    if brought is None:
-        found = sites(plan.workload, {name: item.shape for name, item in custom.items()})
-        model = local_model(
-            plan.workload, keys, seed=seed, dtype=dtype, device=device, custom=custom
-        )
-    else:
-        found = brought.sites()
-        model = brought.local_model(keys, seed=seed, dtype=dtype, device=device)
-    _check_memory(plan, rank, model)
     pool = parameter_pool(plan) if pool is None else pool
+    keys = [key for key, ranks in held_operators(plan, tied=True).items() if rank in ranks]
+
+    def make(wanted: Sequence[OperatorKey]) -> Model:
+        if brought is not None:
+            return brought.local_model(wanted, seed=seed, dtype=dtype, device=device)
+        return local_model(
+            plan.workload, wanted, seed=seed, dtype=dtype, device=device, custom=custom
+        )
+
+    model, ranges = hold(plan, pool, rank, keys, make)
+    check_memory(plan, rank, model)
+    found = (
+        sites(plan.workload, {name: item.shape for name, item in custom.items()})
+        if brought is None
+        else brought.sites()
+    )
     return Training(
         plan=plan,
         rank=rank,
@@ -343,39 +357,7 @@ def make_training(
         custom=custom,
         sites=found,
         pool=pool,
-        optimizer=_optimizer(pool, rank, model, zero1=plan.zero1),
+        optimizer=make_optimizer(pool, rank, model, ranges),
         autocast=autocast,
         draws_data=brought is None,
     )
-
-
-def _optimizer(
-    pool: Sequence[PoolGroup], rank: int, model: Model, *, zero1: bool
-) -> torch.optim.Optimizer | ShardedOptimizer | None:
-    held = {
-        index: [
-            parameter for key in group.operators for _, parameter in model.named_parameters(key)
-        ]
-        for index, group in enumerate(pool)
-        if rank in group.devices
-    }
-    if zero1:
-        ranges = {}
-        for index, parameters in held.items():
-            devices = pool[index].devices
-            ranges[index] = GroupRange.of(parameters, devices.index(rank), len(devices))
-        return ShardedOptimizer(ranges=ranges, learning_rate=_LEARNING_RATE)
-    trained = [parameter for parameters in held.values() for parameter in parameters]
-    return torch.optim.AdamW(trained, lr=_LEARNING_RATE, foreach=False) if trained else None
-
-
-def _check_memory(plan: Plan, rank: int, model: Model) -> None:
-    """Compare what a rank holds with the plan's memory, which doesn't count tied tables twice."""
-    own = [key for key, ranks in held_operators(plan, tied=False).items() if rank in ranks]
-    held = sum(model.num_parameters(key) for key in own)
-    stated = sum(item.parameter_bytes for item in plan.memory if item.device == rank)
-    if round(stated / PARAMETER_BYTES) != held:
-        raise PlanError(
-            f"device {rank}: the plan's memory states {stated / PARAMETER_BYTES:,.0f} parameters,"
-            f" its slices hold {held:,}; plan the workload anew"
-        )

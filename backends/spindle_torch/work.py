@@ -1,13 +1,13 @@
 """The seam within the engine: what computes slices and holds parameters, real or emulated."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from spindle_sim.plan import Slice
 
-__all__ = ["Work"]
+__all__ = ["GathersWithin", "Work"]
 
 
 class Work(Protocol):
@@ -60,7 +60,10 @@ class Work(Protocol):
         ...
 
     def take_gradient(self, group: int, total: torch.Tensor) -> None:
-        """Put the summed gradients, or this rank's range, where the optimizer finds them."""
+        """Put the summed gradients, or this rank's range, where the optimizer finds them.
+
+        From ZeRO-2 on several times, to be added up.
+        """
         ...
 
     def squared_norm(self) -> torch.Tensor:
@@ -92,4 +95,16 @@ class Work(Protocol):
 
     def synchronize_device(self) -> None:
         """Wait until the device has done what it was given, so that a clock tells its time."""
+        ...
+
+
+@runtime_checkable
+class GathersWithin(Protocol):
+    """Work whose slices gather parameters as they come to them (ZeRO-3)."""
+
+    def gather_with(self, come_to: Callable[[int | None], None]) -> None:
+        """Take what the next slice calls for each group that one of its operators needs.
+
+        Where it isn't called, all is gathered once the slice has computed.
+        """
         ...

@@ -10,6 +10,7 @@ alone: float64, or float32 under autocast to bf16.
 import json
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -36,9 +37,36 @@ class Probe:
 
     training: Training
     gradients: dict[str, torch.Tensor]
+    most_gathered: int = 0  # of the numbers of divided parameters, whole at once
+    most_gradients: int = 0  # numbers of whole gradients, when some of them leave
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.training, name)
+
+    def gathered(self, group: int) -> None:
+        self.training.gathered(group)
+        optimizer = self.training.optimizer
+        assert isinstance(optimizer, ShardedOptimizer)
+        divided = [item.numbers for item in optimizer.ranges.values() if item.is_divided]
+        held = sum(item.numel() for item in divided if item.untyped_storage().nbytes())
+        self.most_gathered = max(self.most_gathered, held)
+
+    def gradient(self, group: int) -> torch.Tensor:
+        shared = {
+            key
+            for item in self.training.pool
+            if len(item.devices) > 1
+            for key in item.operators
+            if key in self.training.model.layers
+        }
+        whole = sum(
+            parameter.numel()
+            for key in shared
+            for _, parameter in self.training.model.named_parameters(key)
+            if parameter.grad is not None
+        )
+        self.most_gradients = max(self.most_gradients, whole)
+        return self.training.gradient(group)
 
     def step(self) -> None:
         self.gradients = {
@@ -46,6 +74,9 @@ class Probe:
             for name, parameter in named(self.training)
             if parameter.grad is not None
         }
+        if isinstance(self.training.optimizer, ShardedOptimizer):
+            list(self.training.optimizer.gradients())  # taken only now in groups of one rank
+        self.gradients |= gathered(self.training, lambda numbers: numbers.grad)
         self.training.step()
 
 
@@ -55,6 +86,30 @@ def named(training: Training) -> list[tuple[str, torch.nn.Parameter]]:
         for key in training.model.layers
         for name, parameter in training.model.named_parameters(key)
     ]
+
+
+def gathered(
+    training: Training, of: Callable[[torch.Tensor], torch.Tensor | None]
+) -> dict[str, torch.Tensor]:
+    """Put together what ranks hold in ranges, of the numbers that they step; nothing without."""
+    optimizer = training.optimizer
+    if not isinstance(optimizer, ShardedOptimizer):
+        return {}
+    found: dict[int, torch.Tensor] = {}
+    for index, held in optimizer.ranges.items():
+        own = torch.cat([values for part in held.parts if (values := of(part.numbers)) is not None])
+        members = training.groups.members(training.pool[index].devices)
+        parts = [own] if members is None else [torch.empty_like(own) for _ in members.ranks]
+        if members is not None:
+            dist.all_gather(parts, own.detach(), group=members.group)
+        numbers, begin = torch.cat(parts).detach(), 0
+        for parameter in held.parameters:
+            end = begin + parameter.numel()
+            found[id(parameter)] = numbers[begin:end].view(parameter.shape).clone()
+            begin = end
+    return {
+        name: found[id(parameter)] for name, parameter in named(training) if id(parameter) in found
+    }
 
 
 def options(path: Path) -> dict[str, float]:
@@ -110,8 +165,19 @@ def run(path: Path, rank: int, dtype: str) -> None:
         sent = sum(event.size_bytes for event in events if event.kind is Kind.SEND)
         left = {"losses": training.losses(), "gradients": probe.gradients, "sent_bytes": sent}
         found.append(left)
-    parameters = {name: parameter.detach() for name, parameter in named(training)}
-    run_left = {"steps": found, "parameters": parameters, "stepped": stepped(training)}
+    held = {
+        name: parameter.detach()
+        for name, parameter in named(training)
+        if parameter.untyped_storage().nbytes()
+    }
+    run_left = {
+        "steps": found,
+        "parameters": held | gathered(training, lambda numbers: numbers),
+        "stepped": stepped(training),
+        "held": sum(parameter.numel() for parameter in held.values()),
+        "gathered": probe.most_gathered,
+        "whole_gradients": probe.most_gradients,
+    }
     torch.save(run_left, path.with_suffix(f".{dtype}.{rank}.pt"))
     for group in groups.by_ranks.values():
         dist.destroy_process_group(group)

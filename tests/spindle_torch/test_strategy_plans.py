@@ -4,19 +4,28 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from spindle_sim import parse_cluster
+from spindle_sim import make_plan, parse_cluster
+from spindle_sim.estimate.memory import OPTIMIZER_BYTES, PARAMETER_BYTES
 from spindle_sim.plan import Plan, save_plan, validate_plan
 from spindle_sim.planner.strategies.parallel import ParallelConfig, Recompute, parallel_plan
+from spindle_sim.simulator import simulate
 from spindle_sim.workload import Workload
 from spindle_torch.compilation import compile_plan
-from spindle_torch.deadlock import check_programs
+from spindle_torch.deadlock import check_programs, find_stuck
 from spindle_torch.intervals import cut_flows, own_span, pieces
+from spindle_torch.pool import held_numbers, parameter_pool, used_operators
+from spindle_torch.program import Await, Compute, Gather, Launch, Synchronize
+from spindle_torch.replay import replay
+from tests.pipelines import pipelines, with_rounds
 from tests.spindle_torch.plans import dealt, workloads
 from tests.spindle_torch.reference import Reference
 from tests.spindle_torch.running import check_replicas, joined, run_probes
@@ -24,7 +33,7 @@ from tests.spindle_torch.test_micro_batches import text_model
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 STEPS = {"float32": 1, "float64": 2}
-TOKENS, WIDTH = 5, 16  # of the text model: 2 doesn't divide its tokens
+TOKENS, WIDTH, TABLE = 5, 16, 32 * 16  # of the text model: 2 doesn't divide its tokens
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,12 @@ def configured(name: str, ranks: int, config: ParallelConfig, *, zero_stage: int
     return parallel_plan(workload, parse_cluster(f"a800:1x{ranks}"), configs, zero_stage=zero_stage)
 
 
+def in_ranges(name: str, zero_stage: int) -> Plan:
+    """Divide the states of a random plan: of some slices, of others, and of one device alone."""
+    _, plan = next(dealt(workload_of(name), parse_cluster("a800:1x4")))
+    return with_rounds(plan, (), zero_stage=zero_stage)
+
+
 def with_some_cut(name: str) -> Plan:
     """Cut two of three divided slices of a random plan along the tokens, and recompute cores."""
     for _, plan in dealt(workload_of(name), parse_cluster("a800:1x4")):
@@ -70,8 +85,15 @@ TP2_PP2 = ParallelConfig(tp=2, pp=2, dp=1, micro_batch=4, sequence_parallel=True
 
 
 def cases(ranks: int) -> Iterator[Case]:
+    dp2 = replace(TP2_PP2, tp=1, pp=1, dp=2, sequence_parallel=False)
     if ranks == 2:
         yield Case("clip.tp2", "multitask-clip", configured("multitask-clip", 2, TP2))
+        whole = replace(dp2, micro_batch=None)
+        plan = configured("multitask-clip", 2, whole, zero_stage=3)
+        yield Case("clip.dp2.zero3", "multitask-clip", plan)
+        yield Case("text.dp2.zero2", "text", configured("text", 2, dp2, zero_stage=2))
+        deepspeed = make_plan(workload_of("ofasys"), parse_cluster("a800:1x2"), "deepspeed")
+        yield Case("ofasys.deepspeed", "ofasys", deepspeed)
         return
     selective = replace(TP2_PP2, recompute=Recompute.SELECTIVE)
     yield Case("text.tp2.pp2", "text", configured("text", 4, selective))
@@ -80,6 +102,13 @@ def cases(ranks: int) -> Iterator[Case]:
     two = replace(TP2_PP2, micro_batch=2)
     yield Case("qwen.tp2.pp2", "qwen-val", configured("qwen-val", 4, two))
     yield Case("ofasys.dealt", "ofasys", with_some_cut("ofasys"), is_planned=False)
+    tp2_dp2 = replace(selective, pp=1, dp=2)
+    yield Case("text.tp2.dp2.zero3", "text", configured("text", 4, tp2_dp2, zero_stage=3))
+    pp2_dp2 = replace(dp2, pp=2, micro_batch=2, recompute=Recompute.FULL, recompute_ops=2)
+    for stage in (2, 3):
+        plan = configured("text", 4, pp2_dp2, zero_stage=stage)
+        yield Case(f"text.pp2.dp2.zero{stage}", "text", plan)
+        yield Case(f"clip.dealt.zero{stage}", "multitask-clip", in_ranges("multitask-clip", stage))
 
 
 @cache
@@ -134,10 +163,104 @@ def test_plans_of_strategies_train_as_one_process_does(ranks: int, tmp_path: Pat
             ]
             check(case, dtype, found)
             check_replicas(found)
+            check_held(case.plan, found)
             if case.name == "text.tp2.pp2" and dtype == "float64":
                 # Each number passes the boundary once and back, not once for each of two ranks.
                 sent_bytes = sum(rank["steps"][0]["sent_bytes"] for rank in found)
                 assert sent_bytes == 2 * 16 * TOKENS * WIDTH * 8
+
+
+def check_held(plan: Plan, ranks: list[dict[str, Any]]) -> None:
+    """Compare what a rank has of states with the plan's memory, less than a number for each part.
+
+    Tables that are tied to a projection elsewhere aren't in it.
+    """
+    parts = 4 * len(parameter_pool(plan))
+    for rank, memory in zip(ranks, plan.memory, strict=True):
+        tied = TABLE if plan.workload.name == "text" else 0
+        stepped = memory.optimizer_bytes / OPTIMIZER_BYTES
+        assert stepped - parts - tied <= rank["stepped"] <= stepped + parts + tied
+        stated = memory.parameter_bytes / PARAMETER_BYTES
+        ranges = rank["stepped"] if plan.shard_parameters else 0
+        assert rank["held"] + rank["gathered"] <= stated + tied
+        if plan.shard_parameters:
+            assert rank["held"] < ranges
+            assert rank["gathered"] > 0
+            assert ranges + rank["gathered"] <= stated + parts + tied
+            # Of an operator at a time gradients are whole, too.
+            assert rank["whole_gradients"] <= rank["gathered"]
+        else:
+            assert rank["gathered"] == 0
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_gradients_leave_behind_each_backward_and_parameters_come_before_each_operator(
+    stage: int,
+) -> None:
+    config = ParallelConfig(tp=1, pp=2, dp=2, micro_batch=2)
+    plan = configured("text", 4, config, zero_stage=stage)
+    slices = plan.slice_by_id()
+    for program in compile_plan(plan, clip=True):
+        assert not any(isinstance(item, Synchronize) for item in program.instructions)
+        forwards = backwards = 0
+        for item in program.instructions:
+            if isinstance(item, Compute):
+                used = sum(len(use) for use in used_operators(plan, slices[item.slice]))
+                backwards += used * item.backward
+                forwards += used * (not item.backward)
+        launches = [item for item in program.instructions if isinstance(item, Launch)]
+        gathers = [item for item in program.instructions if isinstance(item, Gather)]
+        assert len([item for item in program.instructions if isinstance(item, Await)]) == len(
+            launches
+        )
+        # The table lies on all ranks: those of the other stage come for it, too.
+        if stage == 3:
+            assert sum(item.within for item in launches) == backwards
+            assert sum(item.within for item in gathers) == forwards + backwards
+            assert not any(item.lasts for item in gathers)
+        else:
+            assert all(item.lasts and not item.within for item in gathers)
+            assert [item.group for item in gathers] == sorted({item.group for item in launches})
+
+
+@settings(max_examples=40, deadline=None)
+@given(pipelines(), st.integers(2, 3))
+def test_what_divides_states_ends_and_is_replayed_in_the_plans_order(
+    plan: Plan, stage: int
+) -> None:
+    plan = with_rounds(plan, plan.rounds, zero_stage=stage)
+    programs = compile_plan(plan, clip=True)
+    check_programs(programs)
+    assert find_stuck(programs[::-1]) == ()
+    # Ranks wait for each other's ranges here, which the simulator leaves to the network.
+    free_s, simulated_s = (way(plan, network=False).iteration_s for way in (replay, simulate))
+    assert free_s >= simulated_s * (1 - 1e-9)
+    if len({item.devices for item in plan.slices}) == 1:
+        assert free_s == pytest.approx(simulated_s, rel=1e-9)
+
+
+@settings(max_examples=40)
+@given(pipelines(), st.integers(2, 3), st.sampled_from((0.5, 1e3)))
+def test_pieces_of_groups_are_used_by_the_same_slices(
+    plan: Plan, stage: int, most_numbers: float
+) -> None:
+    plan = with_rounds(plan, plan.rounds, zero_stage=stage)
+    whole = parameter_pool(replace(plan, shard_gradients=False, shard_parameters=False))
+    pieces_ = parameter_pool(plan, 1e6 * most_numbers)
+    assert sorted((item.devices, key) for item in whole for key in item.operators) == sorted(
+        (item.devices, key) for item in pieces_ for key in item.operators
+    )
+    users = {
+        used: [item.id for item in plan.slices if used in chain(*used_operators(plan, item))]
+        for item in plan.slices
+        for used in chain(*used_operators(plan, item))
+    }
+    for item in pieces_:
+        if len(item.devices) > 1:
+            assert len({tuple(users[key.parameter_set, key.index]) for key in item.operators}) == 1
+            numbers = sum(held_numbers(plan, key) for key in item.operators)
+            assert len(item.operators) == 1 or numbers <= 1e6 * most_numbers
+            assert len(item.operators) == 1 or stage < 3
 
 
 def test_tokens_stay_cut_between_slices_that_cut_them_alike() -> None:
