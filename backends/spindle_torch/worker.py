@@ -6,6 +6,7 @@
 import hashlib
 import math
 import statistics
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
@@ -28,6 +29,7 @@ from spindle_torch.events import Event, to_timeline
 from spindle_torch.groups import Groups, make_groups
 from spindle_torch.model import Brought, CustomOperator
 from spindle_torch.outcome import execution_to_json
+from spindle_torch.progress import step_teller
 from spindle_torch.requirements import AUTOCASTS, check_requirements, overlap_of
 from spindle_torch.training import Training, make_training
 from spindle_torch.work import Work
@@ -104,7 +106,7 @@ def run_worker(
         clip_norm=math.inf if options.execution.clip_norm is None else options.execution.clip_norm,
     )
     situation.engine = engine
-    execution = _iterate(plan, engine, options.execution, saver)
+    execution = _iterate(plan, engine, options.execution, saver, tell)
     if execution is not None and options.output is not None:
         write_atomically(options.output, execution_to_json(execution).encode())
     dist.barrier()
@@ -197,13 +199,18 @@ class _Notes:
 
 
 def _iterate(
-    plan: Plan, engine: Engine, options: ExecutionOptions, saver: Saver | None
+    plan: Plan,
+    engine: Engine,
+    options: ExecutionOptions,
+    saver: Saver | None,
+    tell: Callable[[str], None],
 ) -> Execution | None:
     """Run the iterations; rank 0 gives what came of them."""
     backend = f"torch-{'nccl' if engine.work.device.type == 'cuda' else 'gloo'}"
     steps = range(options.iterations)
     if saver is not None:
         steps = range(saver.first_step, saver.last_step)
+    after = step_teller(tell, steps, time.monotonic)
     timelines: list[Timeline] = []
     losses: list[dict[str, float]] = []
     for step in steps:
@@ -224,6 +231,7 @@ def _iterate(
                 )
             )
             losses.append(_total(plan, [item.losses for item in notes]))
+            after(step + 1, losses[-1])
     if not timelines:
         return None
     return Execution(

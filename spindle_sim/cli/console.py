@@ -3,6 +3,7 @@
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Advance", "new_table", "print_json", "progress", "stdout_console"]
 
 _PROGRESS_AFTER_S = 1.0
+_LINE_EVERY_S = 30.0
 _PIPE_COLUMNS = 160  # wide enough for every table here: a pipe has no edge to wrap at
 
 
@@ -49,12 +51,18 @@ def print_json(value: object) -> None:
 
 @contextmanager
 def progress(num_steps: int) -> Iterator[Advance]:
-    """Show a progress bar on stderr once the work has lasted a second."""
+    """Show a progress bar on stderr once the work has lasted a second.
+
+    Where stderr is no terminal (a log), a line half a minute apart says how far it is.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(file=sys.stderr, markup=False)
-    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+    if not console.is_terminal:
+        yield _lines(num_steps, time.monotonic)
+        return
+    bar = Progress(console=console, transient=True)
     task = bar.add_task("", total=num_steps)
     begun = False
 
@@ -72,3 +80,16 @@ def progress(num_steps: int) -> Iterator[Advance]:
         timer.cancel()
         timer.join()
         bar.stop()
+
+
+def _lines(num_steps: int, clock_s: Callable[[], float]) -> Advance:
+    told_s, done = clock_s(), 0
+
+    def advance(description: str) -> None:
+        nonlocal told_s, done
+        if clock_s() - told_s >= _LINE_EVERY_S:
+            told_s = clock_s()
+            print(f"{done} of {num_steps} done; now: {description}", file=sys.stderr, flush=True)
+        done += 1
+
+    return advance
