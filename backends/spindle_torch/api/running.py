@@ -15,6 +15,7 @@ from spindle_torch.api.assignment import ASSIGNMENT, Assignment
 from spindle_torch.api.brought import BroughtModel, check_plan
 from spindle_torch.api.splitting import SplitModel
 from spindle_torch.launch import launch
+from spindle_torch.requirements import check_requirements
 from spindle_torch.worker import Situation, WorkerOptions, run_worker
 
 __all__ = ["train"]
@@ -31,13 +32,16 @@ def train(
     initial parameters, wherever it runs: seed torch first.
 
     Raises:
-        PlanError: the plan is for another model, or divides modules by tensor parallelism.
-        UsageError: an argument isn't what it must be, or there is no script that ranks could run.
+        PlanError: the plan is for another model, divides modules by tensor parallelism, or has what
+            is only simulated.
+        UsageError: an argument or an option isn't what it must be, or there is no script that ranks
+            could run.
         ExecutionError: a rank failed; it says which one and why.
     """
     _check_arguments(split, plan, steps, options)
     options = replace(options or ExecutionOptions(), iterations=steps)
     check_plan(split, plan)
+    check_requirements(plan, options, None)
     assignment = ASSIGNMENT.get()
     if assignment is not None:
         _run_assigned(split, assignment)
@@ -81,7 +85,13 @@ def _run_rank(split: SplitModel, plan: Plan, options: ExecutionOptions) -> Execu
         path = Path(folder) / "plan"
         save_plan(plan, path)
         brought = BroughtModel(split=split)
-        return run_worker(WorkerOptions(plan=path, execution=options, brought=brought), Situation())
+        worker = WorkerOptions(plan=path, execution=options, brought=brought)
+        return run_worker(worker, Situation(), tell=_tell)
+
+
+def _tell(note: str) -> None:
+    sys.stderr.write(f"note: {note}\n")
+    sys.stderr.flush()
 
 
 def _own_losses(split: SplitModel, execution: Execution | None) -> Execution | None:

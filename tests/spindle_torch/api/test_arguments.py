@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from spindle_sim import make_plan, parse_cluster
+from spindle_sim.backend import ExecutionOptions
 from spindle_sim.cli.application import application
 from spindle_sim.errors import InputError, UsageError
 from spindle_sim.plan import save_plan
@@ -230,6 +231,9 @@ def test_training_needs_a_split_model_a_plan_and_steps() -> None:
         count: Any = steps
         with pytest.raises(UsageError, match="train: steps"):
             train(model, plan, steps=count)
+    for wrong in (ExecutionOptions(dtype="float16"), ExecutionOptions(clip_norm=-1.0)):
+        with pytest.raises(UsageError, match=r"float16|clip-norm"):
+            train(model, plan, steps=1, options=wrong)
     options: Any = {"clip_norm": 1}
     with pytest.raises(UsageError) as caught:
         train(model.workload, "plan.json", steps=1, options=options)  # type: ignore[arg-type]
