@@ -1,5 +1,6 @@
 """What plans of Megatron-LM and DeepSpeed ask for: equal to one process in all that they train."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from tests.spindle_torch.test_micro_batches import text_model
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 STEPS = {"float32": 1, "float64": 2}
+CLIP_NORM = 0.05
 TOKENS, WIDTH, TABLE = 5, 16, 32 * 16  # of the text model: 2 doesn't divide its tokens
 
 
@@ -42,6 +44,17 @@ class Case:
     workload: str
     plan: Plan
     is_planned: bool = True
+    clip_norm: float | None = None
+    bucket_mb: float | None = None
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        return ("float64",) if self.options else tuple(STEPS)
+
+    @property
+    def options(self) -> dict[str, float]:
+        given = {"clip_norm": self.clip_norm, "bucket_mb": self.bucket_mb}
+        return {name: number for name, number in given.items() if number is not None}
 
 
 @cache
@@ -103,23 +116,27 @@ def cases(ranks: int) -> Iterator[Case]:
     yield Case("qwen.tp2.pp2", "qwen-val", configured("qwen-val", 4, two))
     yield Case("ofasys.dealt", "ofasys", with_some_cut("ofasys"), is_planned=False)
     tp2_dp2 = replace(selective, pp=1, dp=2)
-    yield Case("text.tp2.dp2.zero3", "text", configured("text", 4, tp2_dp2, zero_stage=3))
+    plan = configured("text", 4, tp2_dp2, zero_stage=3)
+    yield Case("text.tp2.dp2.zero3", "text", plan, clip_norm=CLIP_NORM)
+    yield Case("text.dealt.zero2", "text", in_ranges("text", 2), clip_norm=CLIP_NORM)
     pp2_dp2 = replace(dp2, pp=2, micro_batch=2, recompute=Recompute.FULL, recompute_ops=2)
     for stage in (2, 3):
         plan = configured("text", 4, pp2_dp2, zero_stage=stage)
-        yield Case(f"text.pp2.dp2.zero{stage}", "text", plan)
+        yield Case(f"text.pp2.dp2.zero{stage}", "text", plan, bucket_mb=1e-3)
         yield Case(f"clip.dealt.zero{stage}", "multitask-clip", in_ranges("multitask-clip", stage))
 
 
 @cache
-def reference(workload: str, dtype: str) -> list[tuple[dict[str, float], dict[str, torch.Tensor]]]:
-    model = Reference(workload_of(workload), getattr(torch, dtype))
+def reference(
+    workload: str, dtype: str, clip_norm: float | None
+) -> list[tuple[dict[str, float], dict[str, torch.Tensor]]]:
+    model = Reference(workload_of(workload), getattr(torch, dtype), clip_norm=clip_norm)
     return [model.step(number) for number in range(STEPS[dtype])]
 
 
 def check(case: Case, dtype: str, ranks: list[dict[str, Any]]) -> None:
     tolerance = TOLERANCE[dtype]
-    for step, (losses, gradients) in enumerate(reference(case.workload, dtype)):
+    for step, (losses, gradients) in enumerate(reference(case.workload, dtype, case.clip_norm)):
         for task, loss in losses.items():
             total = sum(rank["steps"][step]["losses"].get(task, 0.0) for rank in ranks)
             assert total == pytest.approx(loss, rel=tolerance), case.name
@@ -129,6 +146,9 @@ def check(case: Case, dtype: str, ranks: list[dict[str, Any]]) -> None:
                 assert torch.equal(parts.setdefault(name, gradient), gradient), name
         assert {name.split("@")[0] for name in parts} == set(gradients)
         check_gradients(case.name, parts, gradients, tolerance)
+        if case.clip_norm is not None:
+            norm = torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt()
+            assert norm.item() == pytest.approx(case.clip_norm, rel=1e-3)  # it was larger
 
 
 def check_gradients(
@@ -155,9 +175,11 @@ def test_plans_of_strategies_train_as_one_process_does(ranks: int, tmp_path: Pat
             assert validate_plan(case.plan) == ()
         check_programs(compile_plan(case.plan))
         save_plan(case.plan, tmp_path / f"{case.name}.json")
+        if case.options:
+            (tmp_path / f"{case.name}.options").write_text(json.dumps(case.options))
     run_probes(tmp_path, ranks)
     for case in made:
-        for dtype in STEPS:
+        for dtype in case.dtypes:
             found = [
                 torch.load(tmp_path / f"{case.name}.{dtype}.{rank}.pt") for rank in range(ranks)
             ]
