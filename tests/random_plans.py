@@ -23,6 +23,7 @@ class _Dealer:
 
     choose: Choose
     cluster: Cluster
+    uneven: bool = False
     device_stage: dict[int, int] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
 
@@ -32,7 +33,11 @@ class _Dealer:
         while first_op < metaop.num_ops:
             num_ops = self.choose(range(1, metaop.num_ops - first_op + 1))
             most = self.cluster.num_devices // tp
-            dp = self.choose([d for d in range(1, most + 1) if metaop.batch % d == 0])
+            degrees = range(1, min(most, metaop.batch) + 1)
+            even = [dp for dp in degrees if metaop.batch % dp == 0]
+            # What a loss gathers of its group is equal on all ranks.
+            is_uneven = self.uneven and metaop.kind != "contrastive_loss"
+            dp = self.choose(degrees if is_uneven else even)
             devices = self._devices(dp, tp)
             stage = 1 + max([stage, *(self.device_stage.get(device, -1) for device in devices)])
             self.device_stage |= dict.fromkeys(devices, stage)
@@ -68,12 +73,17 @@ def random_plan(choose: Choose) -> Plan:
     return dealt_plan(choose, _random_workload(choose), cluster)
 
 
-def dealt_plan(choose: Choose, workload: Workload, cluster: Cluster) -> Plan:
-    """Give a valid plan of this workload on this cluster, whose slices are dealt at random."""
+def dealt_plan(
+    choose: Choose, workload: Workload, cluster: Cluster, *, uneven: bool = False
+) -> Plan:
+    """Give a valid plan of this workload on this cluster, whose slices are dealt at random.
+
+    An uneven one may have degrees that don't divide the batch, which no other plan has.
+    """
     metaops = make_metaops(workload)
     degrees = [tp for tp in (1, 2) if cluster.island_size % tp == 0]
     tps = {name: choose(degrees) for name in sorted({m.parameter_set for m in metaops})}
-    dealer = _Dealer(choose, cluster)
+    dealer = _Dealer(choose, cluster, uneven)
     sequential = choose((0, 0, 1))
     rounds = {task.name: index * sequential for index, task in enumerate(workload.tasks)}
     stages: dict[str, int] = {}

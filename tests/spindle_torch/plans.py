@@ -7,15 +7,26 @@ from dataclasses import replace
 from itertools import count
 
 from spindle_sim import make_plan, parse_cluster
+from spindle_sim.backend import ExecutionOptions
 from spindle_sim.cluster import Cluster
-from spindle_sim.errors import PlanError
+from spindle_sim.errors import PlanError, SpindleError
 from spindle_sim.plan import Plan
 from spindle_sim.workload import Workload, builtin_workload
 from spindle_sim.workload.tiny import tiny
 from spindle_torch.compilation import compile_plan
+from spindle_torch.requirements import check_requirements
 from tests.builders import make_memory
 from tests.random_plans import dealt_plan
 from tests.stated_plans import stated
+
+
+def refusal(plan: Plan) -> str | None:
+    """Say why the backend refuses a plan, if it does."""
+    try:
+        check_requirements(plan, ExecutionOptions(), {})
+    except SpindleError as error:
+        return str(error)
+    return None
 
 
 def tiny_plan(strategy: str = "spindle", ranks: int = 2) -> Plan:
@@ -38,11 +49,20 @@ def workloads() -> dict[str, Workload]:
 
 
 def dealt(
-    workload: Workload, cluster: Cluster, *, zero1: bool = False
+    workload: Workload,
+    cluster: Cluster,
+    *,
+    zero1: bool = False,
+    uneven: bool = False,
+    first: int = 0,
 ) -> Iterator[tuple[int, Plan]]:
-    """Give random plans that the backend takes, with or without ZeRO-1."""
-    for seed in count():
-        plan = stated(dealt_plan(random.Random(seed).choice, workload, cluster))
+    """Give random plans that the backend takes, with or without ZeRO-1; seeds begin with `first`.
+
+    Uneven plans aren't valid, but only losses that gather their group need equal shards.
+    """
+    for seed in count(first):
+        choose = random.Random(seed).choice
+        plan = stated(dealt_plan(choose, workload, cluster, uneven=uneven))
         memory = make_memory(plan.metaops, plan.slices, plan.parameter_groups, zero1=plan.zero1)
         plan = replace(plan, memory=memory)
         with suppress(PlanError):  # a tied projection with another degree than its table's

@@ -1,6 +1,13 @@
-"""Random multi-task models of every operator kind: shared, frozen, with fan-out and fan-in."""
+"""Random multi-task models of every operator kind: shared, frozen, with fan-out and fan-in.
 
-import random
+Hypothesis decides, so that it can shrink what fails; the first of several options is the plainest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hypothesis import strategies as st
 
 from spindle_sim.workload import (
     Block,
@@ -15,26 +22,41 @@ from spindle_sim.workload import (
     Workload,
 )
 
+__all__ = ["models"]
+
 WIDTH, VOCABULARY = 8, 16
+T = TypeVar("T")
 
 
-def random_model(seed: int) -> Workload:
-    """Give the model of a seed: two or three tasks over seven modules."""
-    rng = random.Random(seed)
+@dataclass(frozen=True)
+class _Chooser:
+    draw: st.DrawFn
+
+    def choice(self, options: Sequence[T]) -> T:
+        return self.draw(st.sampled_from(options))
+
+    def sample(self, options: Sequence[T], count: int) -> list[T]:
+        return self.draw(st.permutations(options))[:count]
+
+
+@st.composite
+def models(draw: st.DrawFn) -> Workload:
+    """Give models of two or three tasks over seven modules."""
+    rng = _Chooser(draw)
     tasks = tuple(_task(rng, f"t{index}") for index in range(rng.choice((2, 3))))
     used = {use.module for task in tasks for use in task.uses}
     if "head" in used:
         used.add("text")  # the head is tied to its table
         tasks = (*tasks, _text_task())
     modules = tuple(module for module in _modules(rng) if module.name in used)
-    return Workload(name=f"random-{seed}", modules=modules, tasks=tasks)
+    return Workload(name="random", modules=modules, tasks=tasks)
 
 
-def _modules(rng: random.Random) -> tuple[Module, ...]:
+def _modules(rng: _Chooser) -> tuple[Module, ...]:
     matrix = Projection(
         inner=WIDTH,
         columns=WIDTH,
-        bias=rng.random() < 0.5,
+        bias=rng.choice((False, True)),
         norm_width=rng.choice((0, WIDTH)),
         extra_parameters=rng.choice((0, 5)),
     )
@@ -51,33 +73,33 @@ def _modules(rng: random.Random) -> tuple[Module, ...]:
     )
 
 
-def _module(name: str, operator: object, rng: random.Random, repeat: int = 1) -> Module:
-    frozen = name in {"matrix", "layers"} and rng.random() < 0.25
+def _module(name: str, operator: object, rng: _Chooser, repeat: int = 1) -> Module:
+    frozen = name in {"matrix", "layers"} and rng.choice((False, False, False, True))
     block = Block(name="b", operator=operator, repeat=repeat)  # type: ignore[arg-type]
     return Module(name=name, blocks=(block,), frozen=frozen)
 
 
 def _layer(
-    rng: random.Random, *, causal: bool = False, context_width: int | None = None
+    rng: _Chooser, *, causal: bool = False, context_width: int | None = None
 ) -> TransformerLayer:
     return TransformerLayer(
         width=WIDTH,
         heads=4,
         key_value_heads=rng.choice((None, 2)),
         mlp_width=12,
-        gated=rng.random() < 0.5,
+        gated=rng.choice((False, True)),
         causal=causal,
         norm=rng.choice(("layer", "rms")),
-        query_value_bias=rng.random() < 0.5,
-        key_bias=rng.random() < 0.5,
-        output_bias=rng.random() < 0.5,
-        mlp_bias=rng.random() < 0.5,
+        query_value_bias=rng.choice((False, True)),
+        key_bias=rng.choice((False, True)),
+        output_bias=rng.choice((False, True)),
+        mlp_bias=rng.choice((False, True)),
         context_width=context_width,
         extra_parameters=rng.choice((0, 3)),
     )
 
 
-def _task(rng: random.Random, name: str) -> Task:
+def _task(rng: _Chooser, name: str) -> Task:
     """Begin with two sources, add uses that read any earlier ones, and perhaps losses."""
     uses = [
         ModuleUse(name="u0", module="text", tokens=rng.choice((2, 3))),
@@ -98,12 +120,12 @@ def _task(rng: random.Random, name: str) -> Task:
             )
         )
         flows += [DataFlow(source=f"u{source}", target=f"u{index}") for source in sorted(sources)]
-    if rng.random() < 0.5:
+    if rng.choice((False, True)):
         pair = rng.sample(range(len(uses)), 2)
         flows += [DataFlow(source=f"u{source}", target="pairs") for source in sorted(pair)]
         uses.append(ModuleUse(name="pairs", module="loss", tokens=1))
-    if rng.random() < 0.7:
-        source = rng.randrange(sum(use.name.startswith("u") for use in uses))
+    if rng.choice((False, True, True)):
+        source = rng.choice(range(sum(use.name.startswith("u") for use in uses)))
         flows.append(DataFlow(source=f"u{source}", target="words"))
         uses.append(ModuleUse(name="words", module="head", tokens=uses[source].tokens))
     return Task(name=name, batch_size=rng.choice((4, 8, 12)), uses=tuple(uses), flows=tuple(flows))

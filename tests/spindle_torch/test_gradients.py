@@ -1,7 +1,7 @@
 """Losses, gradients and training steps of distributed runs equal those of one plain process."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,14 +14,13 @@ from spindle_sim import make_plan, parse_cluster
 from spindle_sim.plan import Plan, save_plan, validate_plan
 from spindle_sim.plan.schedule import execution_order
 from spindle_sim.planner import STRATEGIES
-from tests.spindle_torch.plans import dealt, workloads
-from tests.spindle_torch.random_models import random_model
+from tests.spindle_torch.plans import dealt, refusal, workloads
 from tests.spindle_torch.reference import Reference
 from tests.spindle_torch.running import check_replicas, joined, run_probes
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
-RANDOM_MODELS = {1: range(2), 2: range(2, 10), 4: range(10, 18), 8: range(18, 20)}  # seeds
 STEPS = {"float32": 1, "float64": 2}
+Step = tuple[dict[str, float], dict[str, torch.Tensor]]  # losses and gradients
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Case:
 
 
 def cases(ranks: int) -> Iterator[Case]:
-    """Give all strategies, a random plan of each workload, and random models.
+    """Give all strategies, and a random plan of each workload.
 
     Strategies that come to the same plan are one case. Plans of strategies give such small
     operators a device or two; in random ones slices have any degrees.
@@ -42,14 +41,14 @@ def cases(ranks: int) -> Iterator[Case]:
         found: dict[object, str] = {}
         for strategy in ("spindle",) if name.endswith("-frozen") else STRATEGIES:
             plan = make_plan(workload, cluster, strategy)
+            if reason := refusal(plan):
+                assert "can be simulated but not run yet" in reason
+                continue
             if found.setdefault(shape(plan), strategy) == strategy:
                 yield Case(f"{name}.{strategy}", name, plan)
         if ranks > 1 and not name.endswith("-frozen"):
             seed, plan = next(dealt(workload, cluster))
             yield Case(f"{name}.dealt{seed}", name, plan)
-    for model in RANDOM_MODELS[ranks]:
-        seed, plan = next(dealt(random_model(model), cluster))
-        yield Case(f"random.{model}.dealt{seed}", f"random.{model}", plan)
 
 
 def shape(plan: Plan) -> object:
@@ -60,15 +59,24 @@ def shape(plan: Plan) -> object:
 
 
 @cache
-def reference(workload: str, dtype: str) -> list[tuple[dict[str, float], dict[str, torch.Tensor]]]:
-    kind, _, seed = workload.partition(".")
-    given = random_model(int(seed)) if kind == "random" else workloads()[workload]
-    model = Reference(given, getattr(torch, dtype))
+def reference(workload: str, dtype: str) -> list[Step]:
+    model = Reference(workloads()[workload], getattr(torch, dtype))
     return [model.step(number) for number in range(STEPS[dtype])]
 
 
-def check(case: Case, dtype: str, ranks: list[dict[str, Any]]) -> None:
-    for step, (losses, gradients) in enumerate(reference(case.workload, dtype)):
+def check(
+    expected: Sequence[Step],
+    dtype: str,
+    ranks: list[dict[str, Any]],
+    roundings: Mapping[str, float] | None = None,
+) -> int:
+    """Compare what the ranks leave with the steps of one process.
+
+    With `roundings`, gradients may differ from those of one process by as much as those themselves
+    are off by rounding, where that is more; how many do so is given.
+    """
+    rounded = 0
+    for step, (losses, gradients) in enumerate(expected):
         parts: dict[str, torch.Tensor] = {}
         total = dict.fromkeys(losses, 0.0)
         for rank in ranks:
@@ -81,12 +89,24 @@ def check(case: Case, dtype: str, ranks: list[dict[str, Any]]) -> None:
         assert total == pytest.approx(losses, rel=TOLERANCE[dtype])
         assert {name.split("@")[0] for name in parts} == set(gradients)
         for name, gradient in gradients.items():
-            # A key's bias has a gradient of 0, and so have queries and keys of a single token:
-            # all of it is rounding, and compared with the gradient of the same layer's values.
-            other = re.sub(r"/((cross_)?attention)\.(query|key)(_bias)?$", r"/\1.value", name)
-            scale = max(gradient.norm().item(), gradients.get(other, gradient).norm().item())
+            scale = max(gradient.norm().item(), gradients[beside(name, gradients)].norm().item())
             error = (joined(parts, name, gradient) - gradient).norm().item()
+            if error > TOLERANCE[dtype] * scale and roundings is not None:
+                rounded += 1
+                scale = roundings[name] / TOLERANCE[dtype]
             assert error <= TOLERANCE[dtype] * scale, f"{name}: {error} of {scale}"
+    return rounded
+
+
+def beside(name: str, gradients: Mapping[str, torch.Tensor]) -> str:
+    """Give the parameter whose gradient tells what rounding is in that of another.
+
+    A key's bias has a gradient of 0, and so have queries and keys of a single token, and the norm
+    that only queries come from: what there is is rounding, of what the layer's values get.
+    """
+    other = re.sub(r"/((cross_)?attention)\.(query|key)(_bias)?$", r"/\1.value", name)
+    other = re.sub(r"/cross_norm\.(weight|bias)$", "/cross_attention.value", other)
+    return other if other in gradients else name
 
 
 @pytest.mark.parametrize(
@@ -111,7 +131,7 @@ def test_losses_and_gradients_are_those_of_one_process_and_replicas_are_equal(
             found = [
                 torch.load(tmp_path / f"{case.name}.{dtype}.{rank}.pt") for rank in range(ranks)
             ]
-            check(case, dtype, found)
+            check(reference(case.workload, dtype), dtype, found)
             check_replicas(found)
     assert any(len(consumers(case.plan, item.id)) > 1 for case in made for item in case.plan.slices)
     if ranks > 1:

@@ -18,9 +18,10 @@ from spindle_torch.compilation import compile_plan
 from spindle_torch.pool import parameter_pool
 from spindle_torch.program import Launch
 from tests.builders import make_memory
-from tests.spindle_torch.plans import dealt, workloads
+from tests.spindle_torch.plans import dealt, refusal, workloads
 from tests.spindle_torch.reference import Reference
 from tests.spindle_torch.running import check_replicas, joined, run_probes
+from tests.spindle_torch.test_gradients import shape
 
 TOLERANCE = 1e-12
 MANY_STEPS = 20
@@ -140,31 +141,41 @@ def shares_shards(plan: Plan) -> bool:
 
 
 @pytest.mark.slow
-def test_twenty_steps_of_every_strategy_stay_with_one_process(tmp_path: Path) -> None:
-    cluster = parse_cluster("a800:1x2")
-    cases = [
-        Case(
-            name=strategy,
-            workload="multitask-clip",
-            plan=make_plan(workloads()["multitask-clip"], cluster, strategy),
-            steps=MANY_STEPS,
-        )
-        for strategy in STRATEGIES
-    ]
-    expected = trained("multitask-clip", MANY_STEPS)
-    for name, ranks in run(tmp_path, cases, 2).items():
-        for step, losses in enumerate(expected.losses):
-            for task, loss in losses.items():
-                found = sum(rank["steps"][step]["losses"].get(task, 0.0) for rank in ranks)
-                assert found == pytest.approx(loss, rel=1e-10), f"{name}: step {step}: {task}"
-        parts = {key: item for rank in ranks for key, item in rank["parameters"].items()}
-        for key, parameter in expected.parameters.items():
-            error = (joined(parts, key, parameter) - parameter).norm().item()
-            if is_rounding(key):
-                assert max(parameter.abs().max().item(), error) < 1e-8
-                continue
-            assert error <= 1e-10 * parameter.norm().item(), f"{name}: {key}: {error}"
-        check_replicas(ranks)
+@pytest.mark.parametrize(
+    ("ranks", "strategies"), [(2, tuple(STRATEGIES)), (4, ("spindle", "seq", "deepspeed"))]
+)
+def test_twenty_steps_of_strategies_stay_with_one_process(
+    ranks: int, strategies: tuple[str, ...], tmp_path: Path
+) -> None:
+    cases = []
+    for workload in ("multitask-clip", "ofasys", "qwen-val"):
+        found: set[object] = set()
+        for strategy in strategies:
+            plan = make_plan(workloads()[workload], parse_cluster(f"a800:1x{ranks}"), strategy)
+            if shape(plan) not in found and refusal(plan) is None:
+                name = f"{workload}.{strategy}"
+                cases.append(Case(name=name, workload=workload, plan=plan, steps=MANY_STEPS))
+            found.add(shape(plan))
+        assert any(case.name == f"{workload}.spindle" for case in cases)
+    left = run(tmp_path, cases, ranks)
+    for case in cases:
+        check_many(case, left[case.name])
+        check_replicas(left[case.name])
+
+
+def check_many(case: Case, ranks: list[dict[str, Any]]) -> None:
+    expected = trained(case.workload, case.steps)
+    for step, losses in enumerate(expected.losses):
+        for task, loss in losses.items():
+            found = sum(rank["steps"][step]["losses"].get(task, 0.0) for rank in ranks)
+            assert found == pytest.approx(loss, rel=1e-10), f"{case.name}: step {step}: {task}"
+    parts = {key: item for rank in ranks for key, item in rank["parameters"].items()}
+    for key, parameter in expected.parameters.items():
+        error = (joined(parts, key, parameter) - parameter).norm().item()
+        if is_rounding(key):
+            assert max(parameter.abs().max().item(), error) < 1e-8
+            continue
+        assert error <= 1e-10 * parameter.norm().item(), f"{case.name}: {key}: {error}"
 
 
 @pytest.mark.slow

@@ -1,0 +1,139 @@
+"""Random models under every strategy: the losses and gradients of one plain process."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from spindle_sim import make_plan, parse_cluster
+from spindle_sim.cluster import Cluster
+from spindle_sim.plan import Plan, save_plan, validate_plan
+from spindle_sim.planner import STRATEGIES
+from spindle_sim.workload import ContrastiveLoss, Workload
+from spindle_torch.intervals import held_samples
+from tests.spindle_torch.plans import dealt, refusal
+from tests.spindle_torch.random_models import models
+from tests.spindle_torch.reference import Reference
+from tests.spindle_torch.running import check_replicas
+from tests.spindle_torch.standing import StandingRanks
+from tests.spindle_torch.test_gradients import TOLERANCE, Step, check, shape
+
+MODELS = 20
+REFUSED = r"can be simulated but not run yet"
+
+
+@dataclass
+class Tried:
+    """Which plans were run, which were refused and why, and what was among them."""
+
+    ran: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    features: Counter[str] = field(default_factory=Counter)
+    gradients: int = 0  # compared
+    rounded: int = 0  # of them only as close as rounding lets them be
+
+    def plans(self, model: Workload, cluster: Cluster, seed: int) -> list[Plan]:
+        """Give what differs of the plans of all strategies, and two whose slices are dealt."""
+        found: dict[object, Plan] = {}
+        for strategy in STRATEGIES:
+            plan = make_plan(model, cluster, strategy)
+            assert validate_plan(plan) == ()
+            if reason := refusal(plan):
+                self.refused[f"{strategy}: {reason}"] += 1
+                continue
+            self.ran[strategy] += 1
+            found.setdefault(shape(plan), plan)
+        for uneven in (False, True):
+            _, plan = next(dealt(model, cluster, uneven=uneven, first=seed))
+            assert uneven or validate_plan(plan) == ()
+            found.setdefault(shape(plan), plan)
+        for plan in found.values():
+            self.features.update(features(plan))
+        return list(found.values())
+
+    def check(self, ranks: int) -> None:
+        """See that enough was tried, and that what is refused has a reason that is known."""
+        plans = self.ran.total() + self.refused.total()
+        assert plans >= MODELS * len(STRATEGIES)
+        assert self.ran.keys() == set(STRATEGIES)
+        assert self.refused.total() < 0.1 * plans
+        assert all(REFUSED in reason for reason in self.refused), self.refused
+        assert self.rounded < 0.001 * self.gradients
+        wanted = {"frozen", "coupled", "shared", "recomputed"}
+        wanted |= {"tp"} if ranks > 1 else set()
+        wanted |= {"uneven"} if ranks > 2 else set()
+        assert wanted <= self.features.keys(), self.features
+
+
+def features(plan: Plan) -> set[str]:
+    """Say what a plan has that could go wrong."""
+    metaops = plan.metaop_by_id()
+    found = {
+        "frozen": any(module.frozen for module in plan.workload.modules),
+        "coupled": any(
+            isinstance(block.operator, ContrastiveLoss)
+            for module in plan.workload.modules
+            for block in module.blocks
+        ),
+        "shared": len({metaop.parameter_set for metaop in plan.metaops}) < len(plan.metaops),
+        "tp": any(item.tp > 1 for item in plan.slices),
+        "recomputed": any(item.recompute for item in plan.slices),
+        "divided states": plan.zero_stage > 0,
+    }
+    for item in plan.slices:
+        batch = metaops[item.metaop].batch
+        spans = [held_samples(item, device, batch) for device in item.devices]
+        found["uneven"] = found.get("uneven", False) or len({b - a for a, b in spans}) > 1
+    return {name for name, is_there in found.items() if is_there}
+
+
+def one_process(model: Workload) -> tuple[dict[str, Step], dict[str, float]]:
+    """Give a step in both precisions, and how far off rounding leaves twice that in float32."""
+    steps = {dtype: Reference(model, getattr(torch, dtype)).step(0) for dtype in TOLERANCE}
+    roundings = {
+        name: 2 * (steps["float32"][1][name].double() - exact).norm().item()
+        for name, exact in steps["float64"][1].items()
+    }
+    return steps, roundings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_random_models_have_the_losses_and_gradients_of_one_process_under_every_strategy(
+    ranks: int, tmp_path: Path
+) -> None:
+    cluster, tried, numbers = parse_cluster(f"a800:1x{ranks}"), Tried(), count()
+
+    with StandingRanks(tmp_path, ranks) as standing:
+
+        @settings(max_examples=MODELS, database=None)
+        @given(model=models(), seed=st.integers(0, 99))
+        def run(model: Workload, seed: int) -> None:
+            plans = {
+                tmp_path / f"{next(numbers)}.json": plan
+                for plan in tried.plans(model, cluster, seed)
+            }
+            for path, plan in plans.items():
+                save_plan(plan, path)
+                path.with_suffix(".options").write_text(json.dumps({"steps": 1}))
+            standing.run(list(plans))
+            steps, roundings = one_process(model)
+            for path, plan in plans.items():
+                for dtype in TOLERANCE:
+                    note(f"{plan.strategy} plan in {dtype}: {path}")
+                    files = [path.with_suffix(f".{dtype}.{rank}.pt") for rank in range(ranks)]
+                    found = [torch.load(file) for file in files]
+                    tried.gradients += len(steps[dtype][1])
+                    tried.rounded += check(
+                        [steps[dtype]], dtype, found, roundings if dtype == "float32" else None
+                    )
+                    check_replicas(found)
+
+        run()
+    tried.check(ranks)
