@@ -16,8 +16,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main as torchrun
 
 from spindle_sim.errors import ExecutionError
+from spindle_torch.child import end_with_parent  # not from `process`, which takes a second
 from spindle_torch.outcome import Failure, FailureKind, write_failure
-from spindle_torch.process import end_with_parent
 
 __all__ = ["main"]
 

@@ -1,15 +1,18 @@
 """A process that must end: it is waited for so long, and ends with whoever started it."""
 
+import ctypes
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["STEADY_MEMORY", "run_child", "tidy_end"]
+__all__ = ["STEADY_MEMORY", "end_with_parent", "run_child", "tidy_end"]
 
 _GRACE_S = 20.0
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 # What a rank frees it needs again in the next iteration: glibc is to keep it. Else large tensors
 # are given back to the system and their pages made anew each time, 5 % of an iteration of 0.6 s.
@@ -19,6 +22,12 @@ STEADY_MEMORY = (
     f"MALLOC_TRIM_THRESHOLD_={2**33}",
     f"MALLOC_TOP_PAD_={2**26}",
 )
+
+
+def end_with_parent(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when its parent is gone (Linux; else nothing)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, int(number))
 
 
 @contextmanager

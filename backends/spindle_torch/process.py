@@ -11,6 +11,7 @@ from pathlib import Path
 
 from spindle_sim.backend import CheckpointOptions, ExecutionOptions
 from spindle_sim.errors import ExecutionError, SpindleError
+from spindle_torch.child import end_with_parent
 from spindle_torch.outcome import NOTES_NAME, Failure, FailureKind, write_failure
 from spindle_torch.work import Work
 from spindle_torch.worker import Situation, WorkerOptions, run_worker
@@ -18,7 +19,6 @@ from spindle_torch.worker import Situation, WorkerOptions, run_worker
 __all__ = ["end_with_parent", "main", "wake_in_time"]
 
 Run = Callable[[WorkerOptions, Situation, Callable[[Work], Work], Callable[[str], None]], object]
-_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 _TIMER_SLACK = 29  # PR_SET_TIMERSLACK
 
 
@@ -55,12 +55,6 @@ def main(
     if options.status is not None:
         write_failure(options.status, failure)
     os._exit(failure.exit_code)  # not exit(): a group with a dead peer may never be taken down
-
-
-def end_with_parent(number: signal.Signals) -> None:
-    """Have the kernel send this process a signal when its parent is gone (Linux; else nothing)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, int(number))
 
 
 def wake_in_time() -> None:
