@@ -1,6 +1,6 @@
 """Random plans run to their end: the engine's real messages and groups, emulated computation.
 
-    python -m benchmarks.runtime_no_hang [--plans 200] [--json]
+    python -m benchmarks.runtime_no_hang [--plans 200] [--first 0] [--json]
 
 Prints `ended N of N`; a plan ended once each of its ranks says so. Ranks that wait for longer than
 the limit fail, and their launch is over: its other plans haven't ended then, either.
@@ -9,11 +9,12 @@ the limit fail, and their launch is over: its other plans haven't ended then, ei
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from itertools import count, islice
 from pathlib import Path
@@ -27,7 +28,7 @@ from tests.stated_plans import stated
 RANKS = 4
 PLANS_PER_LAUNCH = 50
 TIME_SCALE = 0.01
-BUCKET_MB = 0.5
+BUCKETS_MB = (None, 0.05, 0.5, 5.0)  # None: whole groups, behind the backward
 MESSAGE_LIMIT_S = 20.0
 LAUNCH_LIMIT_S = 180.0
 
@@ -36,6 +37,7 @@ def main() -> int:
     """Run the plans of the first seeds, or be one rank of a launch."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--plans", type=int, default=200, help="how many plans to run")
+    parser.add_argument("--first", type=int, default=0, help="how many plans to leave out before")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
@@ -44,9 +46,10 @@ def main() -> int:
         run_rank(options.folder, options.rank)
         return 0
     begun_s = time.perf_counter()
-    plans = islice(random_plans(), options.plans)
+    plans = islice(random_plans(), options.first, options.first + options.plans)
     ended = 0
-    while batch := list(islice(plans, PLANS_PER_LAUNCH)):
+    numbered = enumerate(plans, options.first)
+    while batch := dict(islice(numbered, PLANS_PER_LAUNCH)):
         ended += launch(batch)
     took_s = time.perf_counter() - begun_s
     if options.json:
@@ -66,11 +69,11 @@ def random_plans() -> Iterator[Plan]:
             yield plan
 
 
-def launch(plans: Sequence[Plan]) -> int:
-    """Run plans one after the other in one set of processes; give how many ended."""
+def launch(plans: Mapping[int, Plan]) -> int:
+    """Run numbered plans, one after the other in one set of processes; give how many ended."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for index, plan in enumerate(plans):
+        for index, plan in plans.items():
             save_plan(plan, folder / f"{index:03}.json")
         command = [sys.executable, "-m", "benchmarks.runtime_no_hang", f"--folder={folder}"]
         processes = [subprocess.Popen([*command, f"--rank={rank}"]) for rank in range(RANKS)]
@@ -88,8 +91,8 @@ def launch(plans: Sequence[Plan]) -> int:
 def run_rank(folder: Path, rank: int) -> None:
     """Run one rank of each plan.
 
-    Every other plan clips its gradients, so that all ranks meet; every third synchronizes them in
-    small buckets beside the backward.
+    Whether a plan clips its gradients, so that all ranks meet, and in which buckets it synchronizes
+    them beside the backward, if it does, is drawn by the seed.
     """
     import torch
     import torch.distributed as dist
@@ -106,14 +109,16 @@ def run_rank(folder: Path, rank: int) -> None:
         world_size=RANKS,
         timeout=timedelta(seconds=MESSAGE_LIMIT_S),
     )
-    for number, path in enumerate(sorted(folder.glob("*.json"))):
+    for path in sorted(folder.glob("*.json")):
         plan = load_plan(path)
+        drawn = random.Random(path.stem)
+        bucket_mb = drawn.choice(BUCKETS_MB)
         groups = make_groups(plan, rank, torch.device("cpu"), MESSAGE_LIMIT_S)
-        overlap = None if number % 3 else Overlap.of(BUCKET_MB, "float32")
+        overlap = None if bucket_mb is None else Overlap.of(bucket_mb, "float32")
         pool = [bucket.group for bucket in parameter_buckets(plan, overlap)]
         engine = Engine(
             plan=plan,
-            program=compile_plan(plan, clip=bool(number % 2), overlap=overlap)[rank],
+            program=compile_plan(plan, clip=drawn.choice((False, True)), overlap=overlap)[rank],
             work=Emulation(plan=plan, rank=rank, time_scale=TIME_SCALE, pool=pool),
             groups=groups,
             clock_s=time.perf_counter,
