@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from spindle_sim.metrics.breakdown import idle_gaps
+from spindle_sim.metrics.bubbles import Bubble, Bubbles
 from spindle_sim.metrics.syncs import Sync, Syncs
 from spindle_sim.plan import ParameterGroup, Plan
 from spindle_sim.timeline import Kind, Phase, Span, Timeline
@@ -25,6 +26,9 @@ class IdleKind(StrEnum):
     """What a device waited for."""
 
     PRODUCER = "producer"  # another slice still computed this one's input
+    FILL = "fill"  # of a pipeline: its first micro-batch hadn't come yet
+    NEIGHBOUR = "neighbour"  # of a pipeline: the next or the last stage still had the micro-batch
+    DRAIN = "drain"  # of a pipeline: no forward is left, the last micro-batches come back
     TRANSFER = "transfer"  # the input was on its way
     GROUP = "group"  # another device of the slice's group was busy
     IMBALANCE = "imbalance"  # devices that it synchronizes with still computed
@@ -54,6 +58,11 @@ class IdleReason:
     text: str
 
 
+_BUBBLES = {
+    IdleKind.FILL: "the pipeline of {} fills: stages wait for their first micro-batch (bubble)",
+    IdleKind.NEIGHBOUR: "stages of {} wait for a micro-batch of a neighbouring stage (bubble)",
+    IdleKind.DRAIN: "the pipeline of {} drains: stages have no forward left (bubble)",
+}
 _Operation = tuple[str, Phase, int]  # slice, forward or backward, micro-batch
 
 
@@ -62,6 +71,7 @@ class _Key:
     kind: IdleKind
     metaop: str = ""
     waiting: str = ""
+    task: str = ""  # whose pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,7 @@ class _Cause:
     metaop: str
     group: str  # MetaOp that kept another device of the group busy until the start, or ""
     producer: str  # MetaOp of the last input, or ""
+    given_by: str  # its slice
     produced_s: float
 
 
@@ -89,12 +100,12 @@ def idle_reasons(plan: Plan, timeline: Timeline, top: int = 5) -> tuple[IdleReas
     for span in timeline.spans:
         by_device[span.device].append(_without_wait(span))
     causes = _causes(plan, by_device)
-    syncs = Syncs(plan, by_device)
+    syncs, bubbles = Syncs(plan, by_device), Bubbles.of(plan, by_device)
     iteration_s = timeline.iteration_s
     total: dict[_Key, float] = {}
     waited_s: dict[tuple[tuple[str, ...], tuple[int, ...]], float] = {}
     for spans in by_device.values():
-        for wait in _explain(spans, iteration_s, causes, syncs):
+        for wait in _explain(spans, iteration_s, causes, syncs, bubbles=bubbles):
             total[wait.key] = total.get(wait.key, 0.0) + wait.seconds
             if wait.group is not None:
                 named = _named(wait.group)
@@ -111,7 +122,7 @@ def idle_reasons(plan: Plan, timeline: Timeline, top: int = 5) -> tuple[IdleReas
             device_seconds=seconds,
             share=seconds / whole_s,
             metaop=key.metaop,
-            task=metaops[key.metaop].task if key.metaop in metaops else "",
+            task=metaops[key.metaop].task if key.metaop in metaops else key.task,
             waiting_metaop=key.waiting,
             parameter_sets=most[0] if key.kind is IdleKind.SYNC else (),
             group_devices=most[1] if key.kind is IdleKind.SYNC else (),
@@ -127,7 +138,12 @@ def _without_wait(span: Span) -> Span:
 
 
 def _explain(
-    spans: list[Span], end_s: float, causes: dict[_Operation, _Cause], syncs: Syncs
+    spans: list[Span],
+    end_s: float,
+    causes: dict[_Operation, _Cause],
+    syncs: Syncs,
+    *,
+    bubbles: Bubbles,
 ) -> Iterable[_Wait]:
     """Give the reasons of one device's gaps with their seconds."""
     working = sorted(
@@ -139,15 +155,32 @@ def _explain(
         index = bisect_left(starts, end)
         if not working:
             yield _Wait(_Key(IdleKind.UNUSED), end - begin)
-        elif index == len(working):
+            continue
+        if index < len(working) and working[index].kind is Kind.COMPUTE:
+            span = working[index]
+            cause = causes[_operation(span)]
+            bubble = bubbles.before(span, cause.given_by)
+            for key, seconds in _split(begin, end, cause):
+                inside = key.kind is IdleKind.PRODUCER and bubble
+                yield _Wait(_bubble(*inside) if inside else key, seconds)
+            continue
+        draining = bubbles.after(working[0].device, begin)
+        if draining is not None:
+            drained_s = min(draining[0], end)
+            yield _Wait(_bubble(Bubble.DRAIN, draining[1]), drained_s - begin)
+            begin = drained_s
+        if begin >= end:
+            continue
+        if index == len(working):
             yield _Wait(_Key(IdleKind.END), end - begin)
         elif working[index].kind is Kind.SYNC:
             yield from _until(syncs.of(working[index]), begin, end, syncs)
-        elif working[index].kind is Kind.OPTIMIZER:
-            yield _Wait(_Key(IdleKind.OTHER, waiting="the optimizer"), end - begin)
         else:
-            for key, seconds in _split(begin, end, causes[_operation(working[index])]):
-                yield _Wait(key, seconds)
+            yield _Wait(_Key(IdleKind.OTHER, waiting="the optimizer"), end - begin)
+
+
+def _bubble(kind: Bubble, task: str) -> _Key:
+    return _Key(IdleKind(kind.value), task=task)
 
 
 def _until(sync: Sync, begin: float, end: float, syncs: Syncs) -> Iterable[_Wait]:
@@ -212,6 +245,7 @@ def _causes(plan: Plan, by_device: dict[int, list[Span]]) -> dict[_Operation, _C
             metaop=span.metaop,
             group=last.metaop if held_up and last else "",
             producer=metaop_of.get(producer, ""),
+            given_by=producer,
             produced_s=produced_s,
         )
     return causes
@@ -235,6 +269,8 @@ def _text(key: _Key, parameter_sets: Sequence[str], devices: Sequence[int]) -> s
     match key.kind:
         case IdleKind.PRODUCER:
             return f"{key.waiting} waits until {key.metaop} is computed"
+        case IdleKind.FILL | IdleKind.NEIGHBOUR | IdleKind.DRAIN:
+            return _BUBBLES[key.kind].format(key.task)
         case IdleKind.TRANSFER:
             return f"{key.waiting} waits for the transfer from {key.metaop}"
         case IdleKind.GROUP:
