@@ -8,6 +8,7 @@ from spindle_sim.cluster import Cluster
 from spindle_sim.estimate import Estimator, ScalingCurve
 from spindle_sim.plan import Plan
 from spindle_sim.planner.allocate import Malleable
+from spindle_sim.planner.lanes import Run
 from spindle_sim.planner.metagraph import DraftSlice, MetaGraph
 from spindle_sim.workload import Workload
 
@@ -42,9 +43,11 @@ class Accumulated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Everything that a strategy reads; nothing in it changes but the memory of `curves`.
+    """Everything that a strategy reads; nothing in it changes but what it remembers.
 
-    Where gradients are accumulated, workload and graph are those of one micro-batch.
+    `schedules` are those that `schedule_level` gave, for all contexts made from this one: tries
+    under other settings, and other strategies, meet the same levels. Where gradients are
+    accumulated, workload and graph are those of one micro-batch.
     """
 
     workload: Workload
@@ -54,6 +57,7 @@ class Context:
     settings: Settings
     seed: int = 0
     accumulated: Accumulated | None = None
+    schedules: dict[object, list[tuple[Run, ...]]] = field(default_factory=dict, repr=False)
     _tp: dict[str, int] = field(init=False, repr=False)
     _times: dict[tuple[str, int], dict[int, float]] = field(init=False, repr=False)
 
@@ -161,7 +165,8 @@ class NamedStrategy:
 
     One that isn't drafted makes its plan itself: the settings are what it is about. What it
     `considers` are strategies whose drafts are planned too, and taken where they end earlier;
-    `considers_exposed` those whose own plans are, where synchronizing takes long.
+    `considers_exposed` those that are only where an iteration is so many times as long as its
+    computing: they take time to plan, and gain by moving or synchronizing less.
     """
 
     summary: str
@@ -170,7 +175,7 @@ class NamedStrategy:
     one_task_a_round: bool = False
     chooses_rounds: bool = False
     considers: tuple[str, ...] = ()
-    considers_exposed: tuple[str, ...] = ()
+    considers_exposed: tuple[tuple[str, float], ...] = ()
 
     @property
     def overlaps(self) -> bool:

@@ -6,7 +6,7 @@ The forecast chooses, both for gradients that synchronize behind the backward an
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from spindle_sim.errors import InfeasibleError
 from spindle_sim.plan import Plan, schedule
@@ -38,6 +38,8 @@ USUAL = 1.05
 
 # The optimum is summed over MetaLevels: where they overlap a plan may take as little as this of it.
 BELOW = 0.8
+# Fewer micro-batches aren't planned where their optimum is so many times that of more.
+FAR = 1.1
 
 # Placement trades transfers against synchronization by an estimate; both sides of it are tried.
 SYNC_WEIGHT = 4.0
@@ -71,13 +73,19 @@ class Found:
     forecast: Forecast
 
 
-def least(found: Sequence[Found]) -> Found:
-    """Give the plan that is forecast to lose least, whichever way gradients synchronize."""
+def least(found: Sequence[Found], *, close: float = 1.0) -> Found:
+    """Give the plan that is forecast to lose least, whichever way gradients synchronize.
+
+    The first one is taken where it loses no more than `close` times what the best one does.
+    """
     best = Forecast(
         apart_s=min(one.forecast.apart_s for one in found),
         beside_s=min(one.forecast.beside_s for one in found),
     )
-    return min(found, key=lambda one: one.forecast.regret(best))
+    chosen = min(found, key=lambda one: one.forecast.regret(best))
+    first = found[0]
+    near = first.forecast.regret(best) <= close * chosen.forecast.regret(best)
+    return first if near else chosen
 
 
 def best_drafted(empty: Context, job: Job, beside: Sequence[Found] = ()) -> Found | None:
@@ -92,8 +100,8 @@ def best_drafted(empty: Context, job: Job, beside: Sequence[Found] = ()) -> Foun
     """
     best: Found | None = None
     refused: InfeasibleError | None = None
-    for context in cuts(empty):
-        tried = _Tries(empty=context, job=job, beside=beside)
+    for tried in _worth_trying(empty, job, beside):
+        context = tried.empty
         try:
             found = tried.best()
         except InfeasibleError as error:
@@ -107,12 +115,24 @@ def best_drafted(empty: Context, job: Job, beside: Sequence[Found] = ()) -> Foun
             break
         if best is not None and not _pays(found.forecast, best.forecast):
             break
-        best = _hidden(empty, job, found)
+        best = found
         if not is_memory_bound(context, found.plan, chooses_rounds=job.strategy.chooses_rounds):
             break
     if best is None and refused is not None and not beside:
         raise refused
     return best
+
+
+def _worth_trying(empty: Context, job: Job, beside: Sequence[Found]) -> "list[_Tries]":
+    """Give the numbers of micro-batches, fewest first, but those that recompute far too much."""
+    tries: list[_Tries] = []
+    for context in cuts(empty):
+        tries.append(_Tries(whole=empty, empty=context, job=job, beside=beside))
+        if not tries[-1].is_short:
+            break
+    least_s = min(one.optimum_s for one in tries)
+    first = next(at for at, one in enumerate(tries) if one.optimum_s <= FAR * least_s)
+    return tries[first:]
 
 
 def _pays(new: Forecast, old: Forecast) -> bool:
@@ -132,17 +152,33 @@ def _hidden(empty: Context, job: Job, found: Found) -> Found:
 
 @dataclass(slots=True, kw_only=True)
 class _Tries:
-    """A strategy's plans of one workload under all settings; `is_short` where memory was."""
+    """A strategy's plans of one workload under all settings; `whole` has no micro-batches."""
 
+    whole: Context
     empty: Context
     job: Job
     beside: Sequence[Found]
-    is_short: bool = False
+    choices: list[tuple[Choice, Context]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """List the settings, best first."""
+        self.choices = self._choices()
+
+    @property
+    def is_short(self) -> bool:
+        """Whether memory is short under the best settings."""
+        choice, _ = self.choices[0]
+        return bool(choice.settings.recompute) or choice.misfit
+
+    @property
+    def optimum_s(self) -> float:
+        """What the best settings leave as optimum."""
+        choice, context = self.choices[0]
+        return context.micro_batches * choice.optimum_s
 
     def best(self) -> Found | None:
         """Give the best plan under any settings; None where none can beat those there are."""
-        choices = self._choices()
-        self.is_short = bool(choices[0][0].settings.recompute) or choices[0][0].misfit
+        choices = self.choices
         found: list[Found] = []
         asked_more = False
         refused: InfeasibleError | None = None
@@ -218,7 +254,7 @@ class _Tries:
     ) -> Found:
         devices = place(context, drafts, method=self.job.placement, sync_weight=sync_weight)
         plan = assemble(context, drafts, devices, strategy=self.job.name, optimum_s=optimum_s)
-        return self.job.found(context, plan)
+        return _hidden(self.whole, self.job, self.job.found(context, plan))
 
     def _less_synchronized(
         self, context: Context, plan: Plan, drafts: tuple[DraftSlice, ...]
@@ -252,12 +288,16 @@ def _least_s(context: Context, drafts: tuple[DraftSlice, ...]) -> float:
     busy_s = [0.0] * context.cluster.num_devices
     total_s = 0.0
     for draft in drafts:
-        curve = context.curve(draft.metaop, recompute=draft.recompute)
-        seconds = draft.num_ops * curve.time_s(draft.num_devices)
+        seconds = _seconds(context, draft)
         total_s += draft.num_devices * seconds
         for device in draft.devices or ():
             busy_s[device] += seconds
     return context.micro_batches * max(max(busy_s), total_s / context.cluster.num_devices)
+
+
+def _seconds(context: Context, draft: DraftSlice) -> float:
+    curve = context.curve(draft.metaop, recompute=draft.recompute)
+    return draft.num_ops * curve.time_s(draft.num_devices)
 
 
 def _groupings(context: Context, strategy: NamedStrategy) -> Iterator[tuple[tuple[str, ...], ...]]:

@@ -4,6 +4,7 @@ One that drafts gets its plan from `drafted`; Spindle's is the best of its own a
 strategies that it is compared with: whatever they do well, it may do too.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -30,16 +31,17 @@ __all__ = ["PLACEMENTS", "STRATEGIES", "NamedStrategy", "equation_11_s", "make_p
 
 PLACEMENTS = ("spindle", "sequential")
 
-# An iteration that is so many times as long as its computing shows how long synchronizing takes.
-EXPOSED = 1.25
+# What is forecast to be so little better than a strategy's own plan may as well be worse.
+CLOSE = 1.003
+
 
 STRATEGIES: dict[str, NamedStrategy] = {
     "spindle": NamedStrategy(
         draft=spindle,
         summary="all tasks' operators planned jointly",
         chooses_rounds=True,
-        considers=("seq", "uniform", "optimus", "stmm"),
-        considers_exposed=("megatron",),
+        considers=("seq", "uniform", "optimus"),
+        considers_exposed=(("stmm", 1.05), ("megatron", 1.25)),
     ),
     "seq": NamedStrategy(
         draft=seq, summary="task after task on all devices", one_task_a_round=True
@@ -145,31 +147,32 @@ def _best(empty: Context, job: Job) -> Plan:
             refused = refused or error
             continue
         found += [one] if one else []
-    if found:
-        return _tuned(empty, job, least(found)).plan
-    assert refused is not None, "there is always at least one choice of settings"
-    raise refused
+    if not found:
+        assert refused is not None, "there is always at least one choice of settings"
+        raise refused
+    for name, exposed in job.strategy.considers_exposed:
+        best = least(found, close=CLOSE)
+        if best.forecast.beside_s > exposed * schedule(best.plan).makespan_s:
+            with suppress(InfeasibleError):
+                found += _considered(empty, job, STRATEGIES[name], found)
+    return least(found, close=CLOSE).plan
 
 
-def _tuned(empty: Context, job: Job, found: Found) -> Found:
-    """Give a plan of a strategy that tunes its own, where synchronizing costs much and that less.
+def _considered(
+    empty: Context, job: Job, strategy: NamedStrategy, found: Sequence[Found]
+) -> list[Found]:
+    """Give another strategy's plan, unless it can't be better or be told how it compares.
 
-    Pipelines keep each stage's parameters on few devices. Those plans synchronize beside the
-    backward whatever else is asked for.
+    One that makes its plan itself synchronizes beside the backward, whatever else is asked for.
     """
-    computing_s = schedule(found.plan).makespan_s
-    exposed = found.forecast.beside_s > EXPOSED * computing_s
-    if job.overlap_sync is False or not exposed:
-        return found
-    best = found
-    for name in job.strategy.considers_exposed:
-        whole = STRATEGIES[name].whole
-        assert whole is not None, f"{name} drafts"
-        with suppress(InfeasibleError):
-            plan = replace(whole(empty, job.zero1), strategy=job.name)
-            if plan.zero_stage <= 1:  # the forecast knows no other collectives
-                best = least([best, job.found(empty, plan)])
-    return best
+    if strategy.whole is None:
+        one = best_drafted(empty, replace(job, strategy=strategy), found)
+        return [one] if one else []
+    if job.overlap_sync is False:
+        return []
+    plan = replace(strategy.whole(empty, job.zero1), strategy=job.name)
+    # The forecast knows no other collectives.
+    return [job.found(empty, plan)] if plan.zero_stage <= 1 else []
 
 
 def _strategy(name: str) -> NamedStrategy:

@@ -191,16 +191,30 @@ def _candidates(
     *,
     width: int | None = None,
 ) -> list[tuple[Run, ...]]:
-    """Give the best schedules found for the level after `earlier`."""
+    """Give the best schedules found for the level after `earlier`.
+
+    Levels that differ in the names of their MetaOps alone are searched once.
+    """
     effort = _effort(len(metaops), context.cluster.num_devices)
-    return schedule_level(
-        metaops,
-        context.cluster.num_devices,
-        moves=[costs.moves[metaop.id] for metaop in metaops],
-        home=[len(earlier.lanes.home(metaop.id, costs.predecessors)) for metaop in metaops],
-        effort=effort if width is None else replace(effort, width=width),
-        rng=np.random.default_rng(context.seed),
-    )
+    effort = effort if width is None else replace(effort, width=width)
+    nameless = tuple(replace(metaop, id=str(place)) for place, metaop in enumerate(metaops))
+    moves = tuple(costs.moves[metaop.id] for metaop in metaops)
+    home = tuple(len(earlier.lanes.home(metaop.id, costs.predecessors)) for metaop in metaops)
+    key = nameless, moves, home, effort
+    if key not in context.schedules:
+        context.schedules[key] = schedule_level(
+            nameless,
+            context.cluster.num_devices,
+            moves=moves,
+            home=home,
+            effort=effort,
+            rng=np.random.default_rng(context.seed),
+        )
+    names = [metaop.id for metaop in metaops]
+    return [
+        tuple(replace(run, id=names[int(run.id)]) for run in runs)
+        for runs in context.schedules[key]
+    ]
 
 
 def _offered(context: Context, metaop: Malleable, homes: set[int]) -> Malleable:
