@@ -78,23 +78,12 @@ def run(
     check_outputs([plan], timeline=timeline, trace=trace)
     check_folder("--checkpoint", checkpoint)
     _check_choices(dtype, autocast)
-    _check_pairs(
-        emulate=emulate,
-        time_scale=time_scale,
-        dtype=dtype,
-        iterations=iterations,
-        until_step=until_step,
-    )
+    _check_computed(time_scale, dtype, emulate=emulate)
+    _check_end(iterations, until_step)
     from spindle_sim.backend import CheckpointOptions, ExecutionOptions, find_executor
 
-    loaded = load_valid_plan(plan)
-    _check_processes(nproc, loaded)
-    if not emulate:
-        _check_modules(plan, loaded)
-    if bucket_mb is not None and not (overlap_sync or loaded.overlap_sync):
-        raise UsageError(
-            f"--bucket-mb {bucket_mb:g}: is for --overlap-sync; add that, or leave it out"
-        )
+    loaded = _loaded(plan, nproc, emulate=emulate)
+    _check_buckets(bucket_mb, overlap_sync=overlap_sync or loaded.overlap_sync)
     options = ExecutionOptions(
         iterations=iterations or _ITERATIONS,
         emulate=emulate,
@@ -119,11 +108,9 @@ def run(
     _write(loaded, execution, timeline, trace)
     if json:
         print_json(_document(loaded, execution, simulated, options))
-        return
-    _print(loaded, execution, simulated, options)
-    for name, path in (("Timeline", timeline), ("Trace", trace)):
-        if path is not None:
-            print(f"{name}: {path}")
+    else:
+        _print(loaded, execution, simulated, options)
+        _print_files(Timeline=timeline, Trace=trace)
 
 
 def _check_choices(dtype: str | None, autocast: str | None) -> None:
@@ -132,26 +119,22 @@ def _check_choices(dtype: str | None, autocast: str | None) -> None:
             raise UsageError(f"--{name} {value}: {suggestion(value, allowed)}")
 
 
-def _check_pairs(
-    *,
-    emulate: bool,
-    time_scale: float | None,
-    dtype: str | None,
-    iterations: int | None,
-    until_step: int | None,
-) -> None:
-    """Refuse what would be passed over: options of which another decides.
+def _check_end(iterations: int | None, until_step: int | None) -> None:
+    if iterations is not None and until_step is not None:
+        raise UsageError("--iterations and --until-step both say when to end; leave one out")
+
+
+def _check_computed(time_scale: float | None, dtype: str | None, *, emulate: bool) -> None:
+    """Refuse what would be passed over, as the run computes or doesn't.
 
     Raises:
-        UsageError: with all of them.
+        UsageError: with all of it.
     """
     wrong = []
     if time_scale is not None and not emulate:
         wrong.append(f"--time-scale {time_scale:g}: is for --emulate; add that, or leave it out")
     if dtype is not None and emulate:
         wrong.append(f"--dtype {dtype}: an emulated run computes nothing; leave one out")
-    if iterations is not None and until_step is not None:
-        wrong.append("--iterations and --until-step both say when to end; leave one out")
     if wrong:
         raise UsageError(*wrong)
 
@@ -166,13 +149,27 @@ def _check_processes(nproc: int | None, plan: "Plan") -> None:
         )
 
 
-def _check_modules(path: str, plan: "Plan") -> None:
-    """Refuse a plan of a user's own modules: the file has their figures, not the modules.
+def _loaded(path: str, nproc: int | None, *, emulate: bool) -> "Plan":
+    plan = load_valid_plan(path)
+    _check_processes(nproc, plan)
+    _check_modules(path, plan, emulate=emulate)
+    return plan
+
+
+def _check_buckets(bucket_mb: float | None, *, overlap_sync: bool) -> None:
+    if bucket_mb is not None and not overlap_sync:
+        raise UsageError(
+            f"--bucket-mb {bucket_mb:g}: is for --overlap-sync; add that, or leave it out"
+        )
+
+
+def _check_modules(path: str, plan: "Plan", *, emulate: bool) -> None:
+    """Refuse to compute a plan of a user's own modules, of which the file has figures alone.
 
     Raises:
         UsageError: it is one.
     """
-    if plan.workload.note == _OF_MODULES:
+    if plan.workload.note == _OF_MODULES and not emulate:
         raise UsageError(
             f"{path}: is a plan for torch modules of a script (workload {plan.workload.name!r}),"
             f" which are in that script alone: run it, with train(model, load_plan({path!r}),"
@@ -264,6 +261,12 @@ def _slice_durations_s(timeline: "Timeline") -> dict[tuple[str, str], float]:
             key = span.slice, str(span.phase)
             durations[key] = max(durations.get(key, 0.0), span.duration_s)
     return durations
+
+
+def _print_files(**paths: str | None) -> None:
+    for name, path in paths.items():
+        if path is not None:
+            print(f"{name}: {path}")
 
 
 def _print(

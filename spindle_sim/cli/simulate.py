@@ -20,19 +20,21 @@ if TYPE_CHECKING:
 
 __all__ = ["simulate"]
 
+CurvesProfile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="With --report: the profile that the plan was made from, for scaling curves.",
+        show_default=False,
+    ),
+]
+
 
 def simulate(
     plan: PlanFile,
     *,
     report: Report = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="With --report: the profile that the plan was made from, for scaling curves.",
-            show_default=False,
-        ),
-    ] = None,
+    profile: CurvesProfile = None,
     trace: Annotated[
         str | None,
         typer.Option(
