@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["excess", "print_idle", "print_inputs", "print_note", "print_outcomes", "print_trust"]
 
 _BASELINE = "seq"
+_LONG_S = 10.0
 _LEAST_SHARE = 0.001  # of all device time: less explains nothing
 
 
@@ -86,7 +87,8 @@ def print_outcomes(console: "Console", outcomes: Sequence[Outcome]) -> None:
         "* fastest. Util.: model FLOP/s of the peak. Over opt.: the plan's compute makespan over"
         " the Theorem 1 optimum, summed over MetaLevels (the least of these plans'),"
         " which grows with recomputation and micro-batches; MetaLevels may overlap, so that a plan"
-        " can be below it.",
+        " can be below it. Stages: slices planned to run side by side, of all rounds; of a pipeline"
+        " what one rank runs, so that they compare only between plans of one kind.",
         soft_wrap=True,
     )
     for strategy, result in results.items():
@@ -170,5 +172,8 @@ def _with_share(part_s: float, iteration_s: float) -> str:
 
 
 def _milliseconds(duration_s: float) -> str:
-    """Give a duration with one decimal, so that a column's figures can be compared at a glance."""
-    return f"{1e3 * duration_s:,.1f} ms"
+    """Give a duration with one decimal, so that a column's figures can be compared at a glance.
+
+    From ten seconds on in seconds.
+    """
+    return f"{duration_s:,.2f} s" if duration_s >= _LONG_S else f"{1e3 * duration_s:,.1f} ms"

@@ -27,7 +27,7 @@ class _Part:
     last_s: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bubbles:
     """Tells bubbles from other waits; knows only rounds that run one forward, one backward."""
 

@@ -5,6 +5,7 @@ from html import escape
 
 from spindle_sim.metrics import Summary, idle_reasons
 from spindle_sim.plan import Order, Plan, schedule
+from spindle_sim.report.parallelism import parallelism
 from spindle_sim.report.run import Run
 from spindle_sim.report.traits import (
     most_micro_batches,
@@ -15,7 +16,7 @@ from spindle_sim.report.traits import (
 )
 from spindle_sim.units import counted, format_bit_rate, format_bytes
 
-__all__ = ["facts_table", "idle_table", "strategy_table"]
+__all__ = ["facts_table", "idle_table", "parallelism_table", "strategy_table"]
 
 Pair = tuple[Run, Summary]
 _BASELINE = "seq"  # what speed-ups are against, as on the command line
@@ -43,6 +44,7 @@ _PLAN: dict[str, Callable[[Plan], str]] = {
     "Micro-batches of a round, at most": lambda p: str(most_micro_batches(p)),
     "ZeRO stage": lambda p: str(p.zero_stage),
 }
+_LONG_S = 10.0  # an iteration of so many is shown in seconds
 _DECIMALS = ((1, 100.0), (2, 1.0), (3, 0.1))
 _LEAST_SHARE = 5e-4  # less of the device time is shown as 0.0 %
 
@@ -50,22 +52,24 @@ _LEAST_SHARE = 5e-4  # less of the device time is shown as 0.0 %
 def strategy_table(pairs: Sequence[Pair]) -> str:
     """Give the figures of all strategies, a column each, the fastest marked; one unit a row."""
     times_s = [summary.iteration_s for _, summary in pairs]
-    rows = [["Iteration (ms)", *_figures([_MS * time_s for time_s in times_s])]]
+    unit, scale = _unit(times_s)
+    rows = [[f"Iteration ({unit})", *_figures([scale * time_s for time_s in times_s])]]
     if len(pairs) > 1:
         base = next((i for i, (run, _) in enumerate(pairs) if run.name == _BASELINE), 0)
         gains = [f"{times_s[base] / time_s:.2f}x" if time_s else "-" for time_s in times_s]
         rows.append([f"Speed-up vs {pairs[base][0].name}", *gains])
     rows += [
-        [f"{name} (ms)", *_figures([_MS * give(summary) for _, summary in pairs])]
+        [f"{name} ({unit})", *_figures([scale * give(summary) for _, summary in pairs])]
         for name, give in _TIMES.items()
     ]
     rows += [
         [name, *_figures([give(summary) for _, summary in pairs])] for name, give in _RATES.items()
     ]
     makespans_s = [schedule(run.plan).makespan_s for run, _ in pairs]
+    optima_s = [run.plan.optimum_s for run, _ in pairs]
     rows += [
-        ["Compute makespan (ms)", *_figures([_MS * time_s for time_s in makespans_s])],
-        ["Optimum, Theorem 1 (ms)", *_figures([_MS * run.plan.optimum_s for run, _ in pairs])],
+        [f"Compute makespan ({unit})", *_figures([scale * time_s for time_s in makespans_s])],
+        [f"Optimum, Theorem 1 ({unit})", *_figures([scale * time_s for time_s in optima_s])],
     ]
     rows += [[name, *(give(run.plan) for run, _ in pairs)] for name, give in _PLAN.items()]
     names = [
@@ -78,10 +82,43 @@ def strategy_table(pairs: Sequence[Pair]) -> str:
     return _table(["Strategy", *names], rows, caption=caption) + _explanations(pairs)
 
 
+def parallelism_table(pairs: Sequence[Pair]) -> str:
+    """Give the parallel configuration of each task; "" where no strategy tunes any."""
+    rows = [
+        [
+            run.name,
+            one.task,
+            f"{one.tensor} x {one.pipeline} x {one.data}",
+            one.order or "-",
+            one.recomputation or "-",
+            str(run.plan.zero_stage),
+            str(one.micro_batches),
+        ]
+        for run, _ in pairs
+        for one in parallelism(run.plan)
+    ]
+    if not rows:
+        return ""
+    head = ["Strategy", "Task", "Tensor x pipeline x data", "Schedule", "Recomputed"]
+    caption = "How each task is trained, where the strategy tunes that"
+    return _table([*head, "ZeRO stage", "Micro-batches"], rows, caption=caption, num_texts=5)
+
+
+def _unit(times_s: Sequence[float]) -> tuple[str, float]:
+    """Give the unit of times, and how many of it a second has: seconds from ten of them on."""
+    return ("s", 1.0) if max(times_s, default=0.0) >= _LONG_S else ("ms", _MS)
+
+
 def _explanations(pairs: Sequence[Pair]) -> str:
     """Say what the rows about the plans mean, as far as one of them does such a thing."""
     plans = [run.plan for run, _ in pairs]
-    found = ["Stage: slices planned to run side by side."]
+    found = [
+        "Stages are counted over all rounds. Stage: slices planned to run side by side; of a"
+        " pipeline, what one rank runs (so that their numbers can't be compared between strategies"
+        " with pipelines and without)."
+        if any(r.order is Order.ONE_FORWARD_ONE_BACKWARD for plan in plans for r in plan.rounds)
+        else "Stage: slices planned to run side by side."
+    ]
     if any(num_rounds(plan) > 1 for plan in plans):
         found.append(
             "Round: one forward and backward of some of the tasks; with several, the tasks take"
@@ -148,13 +185,19 @@ def facts_table(plan: Plan, backend: str) -> str:
 
 def idle_table(pairs: Sequence[Pair]) -> str:
     """Give the top reasons for idle time of each strategy."""
+    unit, scale = _unit([summary.iteration_s for _, summary in pairs])
     rows = [
-        [run.name, reason.text, f"{100 * reason.share:.1f}", f"{_MS * reason.device_seconds:,.1f}"]
+        [
+            run.name,
+            reason.text,
+            f"{100 * reason.share:.1f}",
+            f"{scale * reason.device_seconds:,.1f}",
+        ]
         for run, _ in pairs
         for reason in idle_reasons(run.plan, run.timeline)
         if reason.share >= _LEAST_SHARE
     ]
-    head = ["Strategy", "Reason", "Share of all device time (%)", "Summed over devices (ms)"]
+    head = ["Strategy", "Reason", "Share of all device time (%)", f"Summed over devices ({unit})"]
     caption = "Why devices idle: the longest reasons first"
     if len(pairs) == 1:
         return _table(head[1:], [row[1:] for row in rows], caption=caption)

@@ -12,7 +12,12 @@ from spindle_sim.metrics import summarize
 from spindle_sim.plan.atomic import write_atomically
 from spindle_sim.report.content import page_content
 from spindle_sim.report.curves import scaling_curves
-from spindle_sim.report.figures import facts_table, idle_table, strategy_table
+from spindle_sim.report.figures import (
+    facts_table,
+    idle_table,
+    parallelism_table,
+    strategy_table,
+)
 from spindle_sim.report.provenance import provenance_notice
 from spindle_sim.report.run import Curve, Run
 
@@ -55,7 +60,7 @@ def render_report(runs: Sequence[Run], *, curves: Sequence[Curve] | None = None)
         title=escape(title),
         style=_resource("report.css"),
         facts=facts_table(first, runs[0].timeline.backend),
-        strategies=strategy_table(pairs),
+        strategies=strategy_table(pairs) + parallelism_table(pairs),
         idle=idle_table(pairs),
         subtitle=escape(_subtitle([run.name for run in runs])),
         provenance=provenance_notice(first, runs[0].timeline),

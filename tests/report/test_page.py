@@ -19,6 +19,7 @@ from spindle_sim.report.content import page_content
 from spindle_sim.report.curves import scaling_curves
 from spindle_sim.simulator import simulate
 from spindle_sim.timeline import Timeline
+from tests.pipelines import pipelined_plan
 from tests.plan.mutations import change
 from tests.random_plans import plans
 from tests.report.pages import (
@@ -216,3 +217,36 @@ def test_fifty_thousand_spans_are_a_small_page_made_fast() -> None:
     html = render_report([run])
     assert time.process_time() - started < 5.0
     assert len(html) < 6_000_000  # of which plotly.js is 4.8
+
+
+def long_pipeline() -> Run:
+    """Two stages of 2 s forwards and backwards, interleaved micro-batches: over ten seconds."""
+    plan = replace(
+        pipelined_plan(ranks=2, chunks=2, micro_batches=4, dp=2, forward_s=2.0, backward_s=2.0),
+        strategy="megatron",
+    )
+    return Run(plan=plan, timeline=simulate(plan))
+
+
+def test_each_task_is_listed_with_its_parallel_configuration() -> None:
+    run = long_pipeline()
+    page = render_report([run], curves=[])
+    row = (
+        f'<tr><th scope="row">megatron</th><td class="text">{run.plan.workload.tasks[0].name}</td>'
+        '<td class="text">1 x 2 x 2</td><td class="text">interleaved, 2 chunks a rank</td>'
+        '<td class="text">-</td><td>0</td><td>4</td></tr>'
+    )
+    assert row in page
+    assert "can&#x27;t be compared" in page
+    seq = replace(run.plan, strategy="seq")
+    assert row not in render_report([Run(plan=seq, timeline=run.timeline)], curves=[])
+
+
+def test_iterations_of_many_seconds_are_shown_in_seconds() -> None:
+    run = long_pipeline()
+    page = render_report([run], curves=[])
+    texts = Outline(page).texts
+    assert run.timeline.iteration_s > 10
+    assert texts[texts.index("Iteration (s)") + 1] == f"{run.timeline.iteration_s:,.2f}"
+    assert "Idle (s)" in texts
+    assert "Idle (ms)" not in texts
