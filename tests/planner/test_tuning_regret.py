@@ -18,7 +18,7 @@ from spindle_sim.planner.context import Context, Settings
 from spindle_sim.planner.contract import contract
 from spindle_sim.planner.strategies import deepspeed, megatron
 from spindle_sim.planner.strategies.parallel import ParallelConfig, configured_plan, parallel_plan
-from spindle_sim.planner.strategies.space import Space
+from spindle_sim.planner.strategies.space import Space, configurations, tensor_degrees
 from spindle_sim.planner.strategies.tuning import tune
 from spindle_sim.simulator import simulate, simulated_s
 from spindle_sim.workload import (
@@ -41,10 +41,10 @@ CLUSTERS = [
     parse_cluster("a800:2x4", nic_bandwidth="10Gb/s"),
     parse_cluster("a100:2x8"),
 ]
-# By how much a known plan may be faster: the simulator shares links that the search takes one by
-# one, and knows when each bucket is full. Of iterations of milliseconds that is some percent.
+# By how much a known plan may be faster: of those that the search judges nearly equal it simulates
+# a few. Of iterations of milliseconds what it is off by is a larger part.
 REGRET = 1.01
-SHORT_REGRET, SHORT_STAGE_REGRET = 1.04, 1.08
+SHORT_REGRET = 1.02
 
 
 def layers(name: str, count: int, width: int) -> Block:
@@ -128,16 +128,14 @@ def seq_s(workload: Workload, cluster: Cluster) -> Iterator[float]:
             yield simulate(plan, overlap_sync=True).iteration_s
 
 
-def check(
-    workload: Workload, cluster: Cluster, *, regret: float = REGRET, stage_regret: float = REGRET
-) -> None:
+def check(workload: Workload, cluster: Cluster, *, regret: float = REGRET) -> None:
     tuned = iterations_s(workload, cluster, megatron.SPACE)
     data_parallel = iterations_s(workload, cluster, deepspeed.SPACE)
     known = [*seq_s(workload, cluster), *(seconds for _, seconds in tuned)]
     known += [seconds for stage, seconds in data_parallel if stage in megatron.SPACE.zero_stages]
 
     assert tuned[0][1] <= regret * min(known)
-    assert data_parallel[0][1] <= stage_regret * min(seconds for _, seconds in data_parallel)
+    assert data_parallel[0][1] <= regret * min(seconds for _, seconds in data_parallel)
 
 
 @settings(
@@ -153,7 +151,7 @@ def test_no_plan_that_deepspeed_or_seq_finds_in_megatrons_space_is_faster(
     width: int, depth: int, batches: tuple[int, ...], cluster: Cluster
 ) -> None:
     workload = multimodal(width=width, depth=depth, batches=batches)
-    check(workload, cluster, regret=SHORT_REGRET, stage_regret=SHORT_STAGE_REGRET)
+    check(workload, cluster, regret=SHORT_REGRET)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +188,37 @@ def test_tasks_come_in_an_order_in_which_most_gradients_hide_behind_later_tasks(
 
     assert max(each_s.values()) > 1.05 * min(each_s.values())  # it matters
     assert each_s[tuple(best.configs)] <= 1.002 * min(each_s.values())
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+@given(
+    shape=st.sampled_from(["2x2", "2x4", "4x2"]),
+    nics=st.sampled_from([1, 2]),
+    bandwidth=st.sampled_from(["5Gb/s", "10Gb/s", "25Gb/s", "100Gb/s"]),
+    width=st.sampled_from([1024, 2048]),
+    batch=st.sampled_from([8, 16]),
+)
+def test_whatever_the_nics_no_configuration_at_all_is_much_faster(
+    shape: str, nics: int, bandwidth: str, width: int, batch: int
+) -> None:
+    cluster = parse_cluster(f"a800:{shape}", nic_bandwidth=bandwidth, nics_per_node=nics)
+    workload = multimodal(width=width, depth=4, batches=(batch,))
+    context = context_of(workload, cluster)
+    nodes = list(context.graph.nodes.values())
+    each_s = [
+        simulated_s(plan)
+        for tp in tensor_degrees(nodes, cluster, megatron.SPACE)
+        for config in configurations(nodes, cluster, megatron.SPACE, tp)
+        for plan in [
+            parallel_plan(workload, cluster, {"t0": config}, zero_stage=1, overlap_sync=True)
+        ]
+        if not validate_plan(plan)
+    ]
+
+    assert simulated_s(make_plan(workload, cluster, "megatron")) <= 1.02 * min(each_s)
 
 
 def test_stages_that_share_a_slow_nic_are_not_interleaved_over_it() -> None:

@@ -4,7 +4,7 @@ Tasks meet only in the parameters that they share: a device holds the states of 
 it runs in any round, and synchronizes each of them once, with all others that hold it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from itertools import groupby, zip_longest
@@ -132,6 +132,12 @@ class Judge:
             verdict = self.verdict(options, zero_stage)
             self._ranks[key] = tuple(options), (verdict.short_bytes, verdict.seconds)
         return self._ranks[key][1]
+
+    def known(self, limit_s: float) -> Iterator[tuple[int, tuple[Option, ...], float]]:
+        """Give ZeRO stage, options and seconds of all that was ranked, fits, and isn't slower."""
+        for (zero_stage, *_), (options, (short_bytes, seconds)) in self._ranks.items():
+            if not short_bytes and seconds <= limit_s:
+                yield zero_stage, options, seconds
 
     def short_bytes(self, options: Sequence[Option], zero_stage: int) -> float:
         """Give how much the fullest device lacks; 0: all fits."""

@@ -42,6 +42,7 @@ class Sketch:
     `least_s` is what the round can't be shorter than: a rank's work, and the ways there and back.
     """
 
+    task: str
     config: ParallelConfig
     micro_batches: int
     stages: tuple[tuple[Piece, ...], ...]
@@ -104,6 +105,7 @@ class TaskRounds:
         ranks = range(config.pp)
         shape = Pipeline(ranks=config.pp, chunks=config.chunks, micro_batches=count)
         return Sketch(
+            task=self.nodes[0].metaop.task,
             config=config,
             micro_batches=count,
             stages=stages.pieces,

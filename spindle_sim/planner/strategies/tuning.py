@@ -22,6 +22,7 @@ from spindle_sim.planner.strategies.parallel import ParallelConfig, Recompute, c
 from spindle_sim.planner.strategies.rounds import TaskRounds
 from spindle_sim.planner.strategies.space import Space, tensor_degrees
 from spindle_sim.planner.strategies.timing import OperatorTimes
+from spindle_sim.planner.strategies.trials import MARGIN, Trial, fastest
 from spindle_sim.simulator.links import cluster_links
 from spindle_sim.units import format_bytes
 
@@ -32,7 +33,7 @@ _GIB = 2.0**30
 # those are tried in which all have the same, as far as they can.
 _MOST_DEGREES = 64
 # Tasks stay in the order of the workload unless another one saves more than this part.
-_SLIGHT = 1e-9
+_SLIGHT = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,8 @@ def tune(context: Context, space: Space) -> tuple[Tuned, ...]:
     fitting = [one for stage, found in best.items() for one in _tuned(*found, stage)]
     if not fitting:
         raise _infeasible(search, {stage: options for stage, (_, options) in best.items()})
-    return tuple(sorted(fitting, key=lambda one: (one.verdict.seconds, one.zero_stage)))
+    ranked = sorted(fitting, key=_rank_of)
+    return _tried(search, ranked, wide, tuple(own for own, _ in best.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,69 @@ def _tuned(search: _Search, options: Sequence[Option], zero_stage: int) -> Itera
             zero_stage=stage,
             verdict=search.judge.verdict(refined, stage),
         )
+
+
+def _tried(
+    search: _Search, ranked: Sequence[Tuned], options: Options, orders: Sequence[_Search]
+) -> tuple[Tuned, ...]:
+    """Put first what is simulated fastest, of all that is judged nearly as fast as the best."""
+    best = ranked[0]
+    limit_s = best.verdict.seconds * (1 + MARGIN)
+    for stage, own in zip(search.space.searched_stages, orders, strict=True):
+        _look_around(own, best, options, stage)
+    # As they are refined, which those that were ranked aren't.
+    first, *trials = [
+        Trial(
+            options=tuple(search.narrow.made(task, config) for task, config in one.configs.items()),
+            zero_stage=one.zero_stage,
+            seconds=one.verdict.seconds,
+        )
+        for one in ranked
+        if one is best or one.zero_stage in search.space.searched_stages
+    ]
+    trials += [
+        Trial(options=found, zero_stage=stage, seconds=seconds)
+        for stage, found, seconds in search.judge.known(limit_s)
+    ]
+    times = search.narrow.rounds[search.tasks[0]].times
+
+    def plan_of(trial: Trial) -> Plan:
+        return configured_plan(
+            search.context,
+            trial.configs,
+            zero_stage=trial.zero_stage,
+            overlap_sync=True,
+            strategy="trial",
+            times=times,
+        )
+
+    won = fastest(first, trials, plan_of)
+    for index, one in enumerate(ranked):
+        known = one.zero_stage, list(one.configs.items())
+        if known == (won.zero_stage, list(won.configs.items())):
+            return (one, *ranked[:index], *ranked[index + 1 :])
+    found = _tuned(replace(search, tasks=tuple(won.configs)), won.options, won.zero_stage)
+    return (*sorted(found, key=_rank_of), *ranked)
+
+
+def _rank_of(one: Tuned) -> tuple[float, int]:
+    return one.verdict.seconds, one.zero_stage
+
+
+def _look_around(search: _Search, best: Tuned, options: Options, zero_stage: int) -> None:
+    """Rank what differs in one task from the best, so that the nearly equal are known."""
+    limit_s = best.verdict.seconds * (1 + MARGIN)
+    current = [options.made(task, best.configs[task]) for task in search.tasks]
+    for index, task in enumerate(search.tasks):
+        others_s = sum(o.round_s for o in current) - current[index].round_s
+        degrees = {current[index].sketch.config.tp}
+        if len(search.tasks) == 1:
+            degrees |= {tp[task] for tp in _degrees(search)}
+        for option in (o for tp in sorted(degrees) for o in options.of(task, tp)):
+            least_s = others_s + option.round_s + search.judge.least_step_s(option, zero_stage)
+            if least_s <= limit_s:
+                tried = [*current[:index], option, *current[index + 1 :]]
+                search.judge.rank(tried, zero_stage)
 
 
 def _ordered(
