@@ -1,9 +1,6 @@
 """Trained by the engine on two ranks, split models have the gradients of plain PyTorch."""
 
 import random
-import subprocess
-import sys
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from tests.builders import Part, make_memory
 from tests.builders import make_plan as plan_of
 from tests.spindle_torch.api.models import PLAIN, build
 from tests.spindle_torch.api.stepping import whole_loss
+from tests.spindle_torch.running import run_probes
 from tests.stated_plans import stated
 
 PROBE = Path(__file__).parent / "probe.py"
@@ -68,23 +66,6 @@ def reference(split: SplitModel) -> list[tuple[dict[str, float], dict[str, torch
     return found
 
 
-def train(folder: Path) -> None:
-    with ExitStack() as stack:
-        ranks = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, str(PROBE), str(folder), str(rank), "2"],
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for rank in range(2)
-        ]
-        ended = [rank.communicate(timeout=280) for rank in ranks]
-    for rank, (_, errors) in zip(ranks, ended, strict=True):
-        assert rank.returncode == 0, errors
-
-
 def check(folder: Path, name: str) -> None:
     expected = reference(build(name.split(".")[0]))
     ranks = [torch.load(folder / f"{name}.{rank}.pt", weights_only=True) for rank in range(2)]
@@ -111,7 +92,7 @@ def check(folder: Path, name: str) -> None:
 def train_and_check(folder: Path, plans: dict[str, Plan]) -> None:
     for name, plan in plans.items():
         save_plan(plan, folder / f"{name}.json")
-    train(folder)
+    run_probes(folder, 2, PROBE)
     for name in plans:
         check(folder, name)
 
