@@ -60,11 +60,17 @@ class Context:
     schedules: dict[object, list[tuple[Run, ...]]] = field(default_factory=dict, repr=False)
     _tp: dict[str, int] = field(init=False, repr=False)
     _times: dict[tuple[str, int], dict[int, float]] = field(init=False, repr=False)
+    _by_task: dict[str, tuple[str, ...]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Index the tensor-parallel degrees."""
+        """Index the tensor-parallel degrees, and MetaOps by task."""
         object.__setattr__(self, "_tp", dict(self.settings.tp))
         object.__setattr__(self, "_times", {})
+        by_task: dict[str, list[str]] = {}
+        for name, node in self.graph.nodes.items():
+            by_task.setdefault(node.metaop.task, []).append(name)
+        found = {task: tuple(names) for task, names in by_task.items()}
+        object.__setattr__(self, "_by_task", found)
 
     @property
     def micro_batches(self) -> int:
@@ -140,7 +146,7 @@ class Context:
 
     def metaops_of(self, task: str) -> tuple[str, ...]:
         """Give the MetaOps of a task in topological order."""
-        return tuple(m for m, node in self.graph.nodes.items() if node.metaop.task == task)
+        return self._by_task.get(task, ())
 
 
 class Strategy(Protocol):

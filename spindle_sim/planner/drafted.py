@@ -43,6 +43,8 @@ FAR = 1.1
 
 # Placement trades transfers against synchronization by an estimate; both sides of it are tried.
 SYNC_WEIGHT = 4.0
+# It makes up for no more than this.
+MENDED = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +237,8 @@ class _Tries:
                     refused = refused or (error, drafts)
             if plans:
                 best = least([one for one, _ in plans])
+                if found and best.forecast.regret(least(found).forecast) > MENDED:
+                    return [best]
                 drafts = next(drafts for one, drafts in plans if one is best)
                 return [best, *self._less_synchronized(tried, best.plan, drafts)]
             if refused is None:

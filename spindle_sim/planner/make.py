@@ -31,6 +31,9 @@ __all__ = ["PLACEMENTS", "STRATEGIES", "NamedStrategy", "equation_11_s", "make_p
 
 PLACEMENTS = ("spindle", "sequential")
 
+# Tasks x devices up to which tuning takes seconds.
+LARGEST_TUNED = 256
+
 # What is forecast to be so little better than a strategy's own plan may as well be worse.
 CLOSE = 1.003
 
@@ -168,7 +171,8 @@ def _considered(
     if strategy.whole is None:
         one = best_drafted(empty, replace(job, strategy=strategy), found)
         return [one] if one else []
-    if job.overlap_sync is False:
+    tuned = len(empty.workload.tasks) * empty.cluster.num_devices
+    if job.overlap_sync is False or tuned > LARGEST_TUNED:
         return []
     plan = replace(strategy.whole(empty, job.zero1), strategy=job.name)
     # The forecast knows no other collectives.
