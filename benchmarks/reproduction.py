@@ -20,6 +20,7 @@ _MARKS = re.compile(
     r"(<!-- benchmarks:reproduction BEGIN[^>]*-->\n).*?(<!-- benchmarks:reproduction END -->)",
     re.DOTALL,
 )
+_ENDS = 2  # of a range
 _SCALES = {"x0.5": "halved", "x1": "as they are", "x2": "doubled"}
 
 
@@ -120,7 +121,7 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return " to ".join(_shown(one) for one in value)
+        return (" to " if len(value) == _ENDS else ", ").join(_shown(one) for one in value)
     return f"{value:.3g}" if isinstance(value, float | int) else str(value or "-")
 
 

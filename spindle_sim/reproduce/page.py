@@ -177,7 +177,7 @@ def _value(value: object) -> str:
     if isinstance(value, bool):
         return "holds" if value else "doesn't hold"
     if isinstance(value, list):
-        return " to ".join(_value(one) for one in value)
+        return (" to " if len(value) == _ENDS else ", ").join(_value(one) for one in value)
     return f"{value:.3g}" if isinstance(value, float | int) else "-"
 
 
@@ -194,7 +194,8 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 _LONG = 24
-_FIGURE = re.compile(r"-|[-0-9.,]+(?: to [-0-9.,]+)*")
+_ENDS = 2  # of a range
+_FIGURE = re.compile(r"-|[-0-9.,]+(?:(?: to |, )[-0-9.,]+)*")
 
 
 def _look(cell: str) -> str:

@@ -22,6 +22,7 @@ def found(**more: object) -> dict[str, Any]:
         "provenance": {"tool": "spindle-sim 9", "profile": "analytic"},
         "statements": [
             row("a-max", met=True),
+            row("three", met=True, ours=[1.0, 2.0, 3.0]),
             row("b-range", met=False, paper=[1.3, 1.6], ours=[1.0, 1.1], explanation="met under x"),
             row("slow", met=False, paper=3.0, ours=None, explanation="see wall_clock"),
             row("c-holds", met=None, paper=True, ours=None),
@@ -43,6 +44,7 @@ def test_a_row_has_ours_beside_the_papers_and_what_the_experiments_showed() -> N
     text = outcome(found())
     assert "1 of 3 statements" in text
     assert "| `a-max` | 5.2 | 1.67 | 1.5 | met |" in text
+    assert "| `three` | 5.2 | 1.67 | 1, 2, 3 | met |" in text
     assert "| `b-range` | 5.2 | 1.3 to 1.6 | 1 to 1.1 | met under x |" in text
     assert "| `slow` | 5.2 | 3 | 4 | planned alone: 2.5 |" in text
     assert "| `c-holds` | 5.2 | yes | - | not evaluated |" in text
