@@ -74,7 +74,7 @@ def test_json_has_these_fields_for_every_strategy() -> None:
 def test_the_figures_are_those_of_the_python_api() -> None:
     row = rows(*SMALL, "--strategies", "spindle")["spindle"]
     workload = builtin_workload("multitask-clip").with_first_tasks(2)
-    plan = make_plan(workload, parse_cluster("a800:1x4"))
+    plan = make_plan(workload, parse_cluster("a800:1x4"), overlap_sync=False)
     summary = summarize(plan, simulate(plan))
     assert row["iteration_s"] == summary.iteration_s
     assert row["compute_s"] == schedule(plan).makespan_s

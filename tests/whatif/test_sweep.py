@@ -31,7 +31,7 @@ def point(strategy: str, cluster: str = "a800:1x4", workload: str = "multitask-c
 
 def test_a_point_has_the_figures_of_its_plan() -> None:
     one = point("spindle")
-    plan = make_plan(one.workload, one.cluster, "spindle")
+    plan = make_plan(one.workload, one.cluster, "spindle", overlap_sync=False)
     summary = summarize(plan, simulate(plan))
     result = evaluate(one)
     assert result.figures is not None
