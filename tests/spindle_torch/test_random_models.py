@@ -65,7 +65,7 @@ class Tried:
         assert self.refused.total() < 0.1 * plans
         assert all(REFUSED in reason for reason in self.refused), self.refused
         assert self.rounded < 0.001 * self.gradients
-        wanted = {"frozen", "coupled", "shared", "recomputed"}
+        wanted = {"frozen", "coupled", "shared", "recomputed", "several consumers"}
         wanted |= {"tp"} if ranks > 1 else set()
         wanted |= {"uneven"} if ranks > 2 else set()
         assert wanted <= self.features.keys(), self.features
@@ -85,6 +85,7 @@ def features(plan: Plan) -> set[str]:
         "tp": any(item.tp > 1 for item in plan.slices),
         "recomputed": any(item.recompute for item in plan.slices),
         "divided states": plan.zero_stage > 0,
+        "several consumers": max(Counter(flow.source_slice for flow in plan.flows).values()) > 1,
     }
     for item in plan.slices:
         batch = metaops[item.metaop].batch
