@@ -283,7 +283,7 @@ def test_simulate_refuses_a_profile_that_the_plan_was_not_made_from(tmp_path: Pa
     profile, plan = tmp_path / "p.json", tmp_path / "plan.json"
     write_profile(profile)
     assert CliRunner().invoke(application(), ["plan", *SMALL, "-o", str(plan)]).exit_code == 0
-    run = ["simulate", str(plan), "--profile", str(profile)]
+    run = ["simulate", str(plan), "--profile", str(profile), "--report", str(tmp_path / "r.html")]
     with pytest.raises(UsageError, match="was made with other times"):
         CliRunner().invoke(application(), run, catch_exceptions=False)
 
