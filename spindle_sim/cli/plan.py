@@ -13,6 +13,7 @@ from spindle_sim.cli.options import (
     ClusterName,
     NicBandwidth,
     NicsPerNode,
+    OverlapSync,
     Oversubscription,
     Placement,
     Profile,
@@ -42,6 +43,7 @@ def plan(
     batch_scale: BatchScale = 1.0,
     tiny: Tiny = False,
     placement: Placement = "spindle",
+    overlap_sync: OverlapSync = False,
     profile: Profile = None,
     seed: Seed = 0,
     nics_per_node: NicsPerNode = None,
@@ -70,6 +72,7 @@ def plan(
         profile=read_profile(profile),
         placement=check_placement(placement),
         seed=seed,
+        overlap_sync=overlap_sync,
     )
     save_plan(made, Path(output))
     tuned = parallelism_note(made)

@@ -97,6 +97,17 @@ def test_simulate_gives_what_compare_gives(plan_file: Path) -> None:
     assert simulated["cluster"] == compared["cluster"]
 
 
+def test_plan_and_simulate_give_what_compare_gives_with_overlapped_synchronization(
+    tmp_path: Path,
+) -> None:
+    asked = ["multitask-clip", "--tasks", "4", "--cluster", "a800:2x8", "--overlap-sync"]
+    file = str(tmp_path / "plan.json")
+    run("plan", *asked, "-o", file)
+    simulated = json.loads(run("simulate", file, "--overlap-sync", "--json").stdout)
+    compared = json.loads(run("compare", *asked, "--strategies", "spindle", "--json").stdout)
+    assert simulated["iteration_s"] == compared["strategies"][0]["iteration_s"]
+
+
 def test_simulate_prints_a_table(plan_file: Path) -> None:
     printed = run("simulate", str(plan_file)).stdout
     for name in (
