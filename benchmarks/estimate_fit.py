@@ -30,6 +30,11 @@ TOOL = "benchmarks/estimate_fit.py"
 MEGATRON_KERNELS = 120
 ELEMENTWISE_PASSES = {"add": 3, "input_layernorm": 2, "mlp_act": 3}  # reads and writes
 MANY_ROWS = 128  # below, a product is bound by memory and 1 us resolution
+# Flash attention was measured on these two; other GPUs take the A100's fractions.
+ATTENTION_SOURCES = {
+    "a100": "MooreThreads/SimuMax A100-PCIe (flash attention)",
+    "h100": "arXiv 2407.08608, figures 5 and 6 (FlashAttention-2)",
+}
 
 Floats = npt.NDArray[np.float64]
 
@@ -52,7 +57,10 @@ def fit_models() -> DeviceModels:
 
 
 def fit_device(key: str, name: str, gpus: tuple[str, ...]) -> DeviceModel:
-    """Fit products and element-wise kernels of one GPU; attention always to the A100's."""
+    """Fit products, element-wise kernels and flash attention of one GPU.
+
+    Attention that was not measured has the A100's fractions.
+    """
     gpu, label = GPUS[key], f"{key.upper()} (vidur)"
     products = [item for item in kernels(label, "gemm") if item.m >= MANY_ROWS]
     shapes = np.array([(item.m, item.n, item.k) for item in products])
@@ -67,14 +75,17 @@ def fit_device(key: str, name: str, gpus: tuple[str, ...]) -> DeviceModel:
     _show(f"{label} products, {len(times)} of {MANY_ROWS} rows or more", modelled / times)
     elementwise, floor = _fit_elementwise(label, gpu.memory_bandwidth_bytes_per_s)
     forward, backward, tail = fit_attention(show=key == "a100")
+    if key == "h100":
+        forward, backward = fit_attention_h100(tail)
     return DeviceModel(
         name=name,
         gpus=gpus,
         provenance=Provenance(
             device=gpu.name,
             kind="modelled",
-            source="fitted to microsoft/vidur (products, element-wise), MooreThreads/SimuMax"
-            " A100-PCIe (flash attention), VIA-Research/vTrain (launching): see docs/estimates.md",
+            source="fitted to microsoft/vidur (products, element-wise),"
+            f" {ATTENTION_SOURCES.get(key, ATTENTION_SOURCES['a100'])},"
+            " VIA-Research/vTrain (launching): see docs/estimates.md",
             date=DATE,
             tool=TOOL,
         ),
@@ -118,6 +129,33 @@ def fit_attention(*, show: bool) -> tuple[float, float, float]:
     if show:
         _show("A100-PCIe flash attention", modelled(np.array([ahead, back, tail])) * fractions)
     return round(ahead, 4), round(back, 4), round(1e3 * tail, 1)
+
+
+def fit_attention_h100(tail_rows: float) -> tuple[float, float]:
+    """Fit FlashAttention-2 on an H100, sequences of 512 to 16384: forward, backward efficiency.
+
+    All points of a head width have as many query rows, so nothing tells the tail: that is the
+    A100's. Half of the forward's points are causal, none of the backward's: the source draws none.
+    """
+    efficiencies = []
+    for name in ("flash2_fwd", "flash2_bwd"):
+        found = kernels("H100-SXM5-80GB", name)
+        fractions = np.array([item.fraction for item in found])
+        rows = np.array(
+            [
+                _noted(item, "batch") * _noted(item, "seq_len") * _noted(item, "head_num")
+                for item in found
+            ]
+        )
+        whole = 1 + tail_rows / rows  # of a kernel's time, over that without the tail
+        (efficiency,) = _least_squares(_inverse(whole), 1 / fractions, [0.33])
+        _show(f"H100 {name}", whole / efficiency * fractions)
+        efficiencies.append(round(efficiency, 4))
+    return efficiencies[0], efficiencies[1]
+
+
+def _inverse(whole: Floats) -> Callable[[Floats], Floats]:
+    return lambda p: whole / p[0]
 
 
 def fit_nccl(

@@ -120,8 +120,19 @@ def test_the_name_says_which_device_the_constants_come_from() -> None:
 def test_a_gpu_of_a_measured_die_is_not_extrapolated(gpu: str) -> None:
     estimator = Estimator(cluster(1, gpu))
     assert not estimator.extrapolated
-    assert estimator.caution == ""
+    assert "extrapolated" not in estimator.caution
     assert "extrapolated" not in estimator.profile_name
+
+
+@pytest.mark.parametrize("gpu", ["a100", "a800", "a100-pcie", "a40"])
+def test_estimates_that_nothing_speaks_against_need_no_caution(gpu: str) -> None:
+    assert Estimator(cluster(1, gpu)).caution == ""
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h800", "h200"])
+def test_estimates_of_a_hopper_are_said_to_be_too_fast(gpu: str) -> None:
+    caution = Estimator(cluster(1, gpu)).caution
+    assert caution.startswith("estimated too fast: 43 iterations measured on H100s")
 
 
 @pytest.mark.parametrize(

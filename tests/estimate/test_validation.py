@@ -4,16 +4,20 @@ import json
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
+from statistics import median
 
 import pytest
 
-from benchmarks.estimate_data import rows
+from benchmarks.estimate_data import kernels, one_node, rows
 from benchmarks.estimate_fit import fit_models, fit_nccl
 from benchmarks.estimate_validate import (
     all_reduce_deviation,
     iteration_deviation,
     layer_deviation,
 )
+from spindle_sim.estimate.compute import ComputeModel
+from spindle_sim.estimate.device import device_models
+from spindle_sim.workload import Attention
 
 SHARED = Path(__file__).parents[3] / "shared" / "measured"
 
@@ -47,6 +51,33 @@ def test_iterations_of_the_half_not_fitted_are_met_within_ten_percent(
 
 def test_a_layer_that_nothing_was_fitted_to_is_met_within_ten_percent() -> None:
     assert layer_deviation().largest < 0.10
+
+
+@pytest.mark.parametrize(("name", "points"), [("flash2_fwd", 24), ("flash2_bwd", 12)])
+def test_flash_attention_of_an_h100_has_a_median_error_below_ten_percent(
+    name: str, points: int
+) -> None:
+    gpu = one_node("h100").gpu
+    compute = ComputeModel(gpu=gpu, device=device_models().device(gpu))
+    errors = []
+    for item in kernels("H100-SXM5-80GB", name):
+        noted = dict(part.strip().split("=") for part in item.note.split(";"))
+        tokens, width = int(noted["seq_len"]), int(noted["head_dim"])
+        heads, batch, causal = (
+            int(noted["head_num"]),
+            int(noted["batch"]),
+            noted["causal"] == "True",
+        )
+        attention = Attention(
+            queries=tokens, keys=tokens, heads=heads, head_width=width, causal=causal
+        )
+        # The source counts four FLOP a score and width, ten in the backward; half if causal.
+        flops = (10 if name == "flash2_bwd" else 4) * batch * heads * tokens**2 * width
+        measured_s = flops * (0.5 if causal else 1.0) / (item.fraction * gpu.peak_flops)
+        modelled_s = compute.attention_s(attention, batch, backward=name == "flash2_bwd")
+        errors.append(abs(modelled_s / measured_s - 1))
+    assert len(errors) == points
+    assert median(errors) < 0.10
 
 
 def test_the_shipped_constants_are_what_the_fit_gives() -> None:

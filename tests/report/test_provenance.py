@@ -42,6 +42,13 @@ def test_the_errors_are_those_of_the_page_on_estimates(cluster: str) -> None:
     assert all(figure in known for figure in figures)
 
 
+def test_the_caution_and_the_notice_on_h100s_state_the_same_error() -> None:
+    caution = Estimator(parse_cluster("h100:1x8")).caution
+    figures = re.findall(r"[0-9.]+ %", caution)
+    assert len(figures) == 2
+    assert all(figure in notice("h100:1x8") for figure in figures)
+
+
 def test_a_gpu_without_measurements_is_an_extrapolation() -> None:
     text = notice("b200:1x8")
     assert "No B200" in text
