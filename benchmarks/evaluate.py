@@ -78,11 +78,17 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-HEADER = (
-    "| workload | GPUs | spindle | seq | uniform | optimus | stmm | vs seq | vs best other"
-    " | over Theorem 1 | over eq. 11 | sync | send/receive | settings |\n"
-    "| --- |" + " ---: |" * 12 + " --- |"
+COLUMNS = (
+    "workload",
+    "GPUs",
+    *STRATEGIES,
+    "vs seq",
+    "vs best other",
+    "over Theorem 1",
+    "over eq. 11",
 )
+COLUMNS += ("sync", "send/receive", "settings")
+HEADER = f"| {' | '.join(COLUMNS)} |\n| --- |" + " ---: |" * (len(COLUMNS) - 2) + " --- |"
 
 
 def print_case(case: dict[str, Any]) -> bool:
