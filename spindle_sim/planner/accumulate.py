@@ -58,13 +58,16 @@ def cut(context: Context, count: int) -> Context:
 def heaviest_last(context: Context, plan: Plan) -> Plan:
     """Give the plan with its rounds ordered by the backward of their last micro-batch.
 
-    Rounds are independent but for the gradients, which are complete in the last one.
+    Rounds are independent but for the gradients, which are complete in the last one. The plan
+    itself is given where they are in that order.
     """
     work_s: dict[int, float] = {}
     for item in plan.slices:
         device_s = len(item.devices) * item.backward_s
         work_s[item.round] = work_s.get(item.round, 0.0) + device_s
     place = {number: at for at, number in enumerate(sorted(work_s, key=lambda n: (work_s[n], n)))}
+    if all(number == at for number, at in place.items()):
+        return plan
     slices = sorted(
         (replace(item, round=place[item.round]) for item in plan.slices),
         key=lambda item: item.round,

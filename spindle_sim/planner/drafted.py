@@ -63,8 +63,7 @@ class Job:
     def found(self, context: Context, plan: Plan) -> "Found":
         """Give a plan with its forecast."""
         beside = True if plan.overlap_sync else self.overlap_sync
-        seconds = forecast(plan, context.estimator).under(beside)
-        return Found(plan=plan, forecast=seconds)
+        return Found(plan=plan, forecast=forecast(plan, context.estimator, beside))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +144,10 @@ def _hidden(empty: Context, job: Job, found: Found) -> Found:
     """Give a plan with its rounds in another order, where that hides more synchronization."""
     if len({item.round for item in found.plan.slices}) == 1:
         return found
-    other = job.found(empty, heaviest_last(empty, found.plan))
+    ordered = heaviest_last(empty, found.plan)
+    if ordered is found.plan:
+        return found
+    other = job.found(empty, ordered)
     hides = other.forecast.beside_s < found.forecast.beside_s * (1 - 1e-9)
     if hides and other.forecast.apart_s <= found.forecast.apart_s * (1 + 1e-9):
         return other

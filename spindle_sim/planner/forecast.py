@@ -18,8 +18,9 @@ import numpy.typing as npt
 from spindle_sim.estimate import Estimator
 from spindle_sim.estimate.memory import GRADIENT_BYTES
 from spindle_sim.plan import Backward, MetaOp, ParameterGroup, Plan
+from spindle_sim.plan.lanes import lanes
 from spindle_sim.planner.affinity import Affinity
-from spindle_sim.planner.playout import Span, crossings, play
+from spindle_sim.planner.playout import Course, Span
 
 __all__ = ["Forecast", "forecast"]
 
@@ -38,13 +39,6 @@ class Forecast:
     apart_s: float
     beside_s: float
 
-    def under(self, overlap_sync: bool | None) -> "Forecast":  # noqa: FBT001
-        """Give what counts where it is known whether gradients synchronize beside the backward."""
-        if overlap_sync is None:
-            return self
-        seconds = self.beside_s if overlap_sync else self.apart_s
-        return Forecast(apart_s=seconds, beside_s=seconds)
-
     @property
     def longest_s(self) -> float:
         """Give the longer of the two."""
@@ -55,32 +49,40 @@ class Forecast:
         return max(self.apart_s / least.apart_s, self.beside_s / least.beside_s)
 
 
-def forecast(plan: Plan, estimator: Estimator) -> Forecast:
-    """Give the seconds until the last device has synchronized and stepped."""
-    gives = crossings(plan)
+def forecast(
+    plan: Plan,
+    estimator: Estimator,
+    overlap_sync: bool | None = None,  # noqa: FBT001
+) -> Forecast:
+    """Give the seconds until the last device has synchronized and stepped.
+
+    Where it is known whether gradients will synchronize beside the backward, both figures are
+    that one.
+    """
+    course = Course.of(plan)
     stepped = _step_s(plan, estimator)
     groups = [group for group in plan.parameter_groups if len(group.devices) > 1]
-    reduces = _Reduces(estimator=estimator, affinity=Affinity(plan.cluster))
+    reduces = _Reduces.of(groups, estimator, Affinity(plan.cluster))
 
-    def seconds(free: Sequence[float], spans: Iterable[Span]) -> float:
-        ends = list(free)
-        for span in spans:
-            for device in span.devices:
-                ends[device] = max(ends[device], span.end_s)
-        return max(map(sum, zip(ends, stepped, strict=True)))
+    def seconds(free: Sequence[float], synced: Sequence[float]) -> float:
+        return max(map(sum, zip(map(max, free, synced), stepped, strict=True)))
 
-    played = play(plan, gives)
-    whole = [
-        _Bucket(max(played.free[d] for d in group.devices), group.devices, group.shard, group.bytes)
-        for group in groups
-    ]
-    apart_s = seconds(played.free, reduces.spans(whole))
-    spans: list[Span] = []
+    played = course.play()
+    apart_s = 0.0
+    if overlap_sync is not True:
+        whole = [
+            _Bucket(max(played.free[d] for d in one.devices), one.devices, one.shard, one.bytes)
+            for one in groups
+        ]
+        apart_s = seconds(played.free, reduces.spans(whole)[1])
+    if overlap_sync is False:
+        return Forecast(apart_s=apart_s, beside_s=apart_s)
     for _ in range(PASSES):
-        spans = reduces.spans(_buckets(plan, groups, played.backwards))
-        played = play(plan, gives, spans)
-    spans = reduces.spans(_buckets(plan, groups, played.backwards))
-    return Forecast(apart_s=apart_s, beside_s=seconds(played.free, spans))
+        spans, _ = reduces.spans(_buckets(plan, groups, played.backwards))
+        played = course.play(spans)
+    _, synced = reduces.spans(_buckets(plan, groups, played.backwards))
+    beside_s = seconds(played.free, synced)
+    return Forecast(apart_s=beside_s if overlap_sync else apart_s, beside_s=beside_s)
 
 
 class _Bucket(NamedTuple):
@@ -99,6 +101,13 @@ class _Member(NamedTuple):
     size_bytes: float
 
 
+class _Used(NamedTuple):
+    """What a group's all-reduces use: of devices that always go together one, and NICs."""
+
+    lanes: tuple[int, ...]
+    nics: tuple[int, ...]  # none within an island
+
+
 @dataclass(slots=True, kw_only=True)
 class _Reduces:
     """All-reduces of a plan: what each takes alone, and how they follow each other on the links."""
@@ -106,30 +115,49 @@ class _Reduces:
     estimator: Estimator
     affinity: Affinity
     _known: dict[tuple[tuple[int, ...], float], tuple[float, float]] = field(default_factory=dict)
-    _nics: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
+    _used: dict[tuple[int, ...], _Used] = field(default_factory=dict)
 
-    def spans(self, buckets: Iterable[_Bucket]) -> list[Span]:
-        """Give when each bucket synchronizes: on a device, NIC and the fabric one after another."""
-        synced: dict[int, float] = {}
-        nics: dict[int, float] = {}
+    @classmethod
+    def of(
+        cls, groups: Sequence[ParameterGroup], estimator: Estimator, affinity: Affinity
+    ) -> "_Reduces":
+        """Prepare the all-reduces of these groups."""
+        found = cls(estimator=estimator, affinity=affinity)
+        together = lanes([group.devices for group in groups])
+        for group, own in zip(groups, together, strict=True):
+            found._used[group.devices] = _Used(tuple(own), found._nics_of(group.devices))
+        return found
+
+    def spans(self, buckets: Iterable[_Bucket]) -> tuple[list[Span], list[float]]:
+        """Give when each bucket synchronizes: on a device, NIC and the fabric one after another.
+
+        And when each device has synchronized.
+        """
+        ends_s: dict[tuple[int, ...], float] = {}
+        synced = [0.0] * self.affinity.cluster.num_devices
+        nics = dict[int, float]()
         fabric_s = 0.0
         found: list[Span] = []
         for ready_s, devices, _, size_bytes in sorted(buckets):
             takes_s, filled_s = self._alone_s(devices, size_bytes)
-            used = self._nics_of(devices)
-            start_s = max(
-                ready_s,
-                *(synced.get(d, 0.0) for d in devices),
-                *(nics.get(nic, 0.0) for nic in used),
-                fabric_s if filled_s else 0.0,
-            )
+            used = self._used[devices]
+            start_s = max(ready_s, fabric_s if filled_s else 0.0)
+            for lane in used.lanes:
+                start_s = max(start_s, synced[lane])
+            for nic in used.nics:
+                start_s = max(start_s, nics.get(nic, 0.0))
             end_s = start_s + takes_s
             found.append(Span(start_s, end_s, devices))
-            synced |= dict.fromkeys(devices, end_s)
-            nics |= dict.fromkeys(used, end_s)
+            for lane in used.lanes:
+                synced[lane] = end_s
+            nics.update(dict.fromkeys(used.nics, end_s))
+            ends_s[devices] = end_s
             if filled_s:
                 fabric_s = start_s + filled_s
-        return found
+        for devices, end_s in ends_s.items():
+            for device in devices:
+                synced[device] = max(synced[device], end_s)
+        return found, synced
 
     def _alone_s(self, devices: tuple[int, ...], size_bytes: float) -> tuple[float, float]:
         """Give what an all-reduce takes, and for how much of that it fills the fabric."""
@@ -147,13 +175,10 @@ class _Reduces:
 
     def _nics_of(self, devices: tuple[int, ...]) -> tuple[int, ...]:
         """Give the NICs that a group uses: none within an island."""
-        if devices not in self._nics:
-            places = np.array(devices)
-            nics: list[int] = []
-            if len(np.unique(self.affinity.island[places])) > 1:
-                nics = np.unique(self.affinity.nic[places]).tolist()
-            self._nics[devices] = tuple(nics)
-        return self._nics[devices]
+        places = np.array(devices)
+        if len(np.unique(self.affinity.island[places])) == 1:
+            return ()
+        return tuple(np.unique(self.affinity.nic[places]).tolist())
 
 
 def _step_s(plan: Plan, estimator: Estimator) -> list[float]:

@@ -5,8 +5,8 @@ before it on the same NICs. Computing beside synchronization is slowed, as the s
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from spindle_sim.plan import Plan
 from spindle_sim.plan.schedule import Operation, operation_order
 from spindle_sim.planner.affinity import Affinity, Crossing, Group
 
-__all__ = ["Gives", "Played", "Span", "crossings", "play"]
+__all__ = ["Course", "Gives", "Played", "Span", "crossings"]
 
 Gives = tuple[list[list[tuple[int, Crossing]]], ...]  # forward, backward: by slice
 
@@ -38,42 +38,110 @@ class Played(NamedTuple):
     backwards: list[tuple[float, float]]
 
 
-def play(plan: Plan, gives: Gives, spans: Iterable[Span] = ()) -> Played:
-    """Play the plan as time goes on; what computes during `spans` on its devices is slower."""
-    links, slowed = _Links(), _Slowed.of(spans)
-    masks = [_mask(item.devices) for item in plan.slices]
-    order = operation_order(plan)
-    place = {operation: at for at, operation in enumerate(order)}
-    queue = _Queue.of(plan, order, gives, place)
-    free = [0.0] * plan.cluster.num_devices
-    backwards = [(0.0, 0.0)] * len(plan.slices)
-    running: list[tuple[float, int]] = []  # when operations end
+class _Way(NamedTuple):
+    """A transfer: what it takes alone, and for how long it fills NICs, each way, and the fabric."""
 
-    def start(at: int) -> None:
-        index, back, _ = order[at]
-        item = plan.slices[index]
-        takes_s = item.backward_s if back else item.forward_s
-        end_s = slowed.after(queue.ready_s[at], takes_s, masks[index])
-        if back:
-            backwards[index] = queue.ready_s[at], end_s
-        heappush(running, (end_s, at))
+    takes_s: float
+    loads: tuple[tuple[tuple[int, bool], float], ...]
 
-    for at in queue.begun():
-        start(at)
-    while running:
-        end_s, at = heappop(running)
-        index, back, number = order[at]
-        for device in plan.slices[index].devices:
-            free[device] = end_s
-        reached = [(following, end_s) for following in queue.following[at]]
-        for other, crossing in gives[back][index]:
-            target = place.get(Operation(other, back, number))
-            if target is not None:
-                reached.append((target, links.after(end_s, crossing, reverse=back)))
-        for following, time_s in reached:
-            if queue.reached(following, time_s):
-                start(following)
-    return Played(free, backwards)
+    @classmethod
+    def of(cls, crossing: Crossing, *, reverse: bool) -> "_Way":
+        """Take a crossing, or the same one backwards."""
+        loads = [((nic, into != reverse), s) for (nic, into), s in crossing.nics.items()]
+        if crossing.fabric_s:
+            loads.append(((-1, False), crossing.fabric_s))
+        return cls(crossing.takes_s, tuple(loads))
+
+    def after(self, start_s: float, full_s: dict[tuple[int, bool], float]) -> float:
+        """Give when it arrives if it begins at `start_s`, behind those before it.
+
+        `full_s` tells until when each link is full, as transfers begin in turn.
+        """
+        end_s = start_s + self.takes_s
+        for link, seconds in self.loads:
+            until_s = max(full_s.get(link, 0.0), start_s) + seconds
+            full_s[link] = until_s
+            end_s = max(end_s, until_s)
+        return end_s
+
+
+_Handover = tuple[int, _Way]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What a plan's operations wait for and hand on: found once, to be played several times."""
+
+    plan: Plan
+    order: Sequence[Operation]
+    waits: Sequence[int]  # by operation: how many others it waits for
+    following: Sequence[Sequence[int]]  # those behind it on a device of it
+    hands: Sequence[Sequence[_Handover]]  # those that take its output
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Course":
+        """Count what each operation waits for, on its devices and of its inputs."""
+        order, gives = operation_order(plan), crossings(plan)
+        place: dict[tuple[int, bool, int], int] = {op: at for at, op in enumerate(order)}
+        ways = tuple(
+            [
+                [(other, _Way.of(crossing, reverse=back)) for other, crossing in own]
+                for own in all_own
+            ]
+            for back, all_own in zip((False, True), gives, strict=True)
+        )
+        waits = [0] * len(order)
+        following: list[list[int]] = [[] for _ in order]
+        hands: list[list[_Handover]] = []
+        last: dict[int, int] = {}
+        for at, (index, back, number) in enumerate(order):
+            devices = plan.slices[index].devices
+            for before in {last[d] for d in devices if d in last}:
+                following[before].append(at)
+                waits[at] += 1
+            last.update(dict.fromkeys(devices, at))
+            reached = [(place.get((other, back, number)), way) for other, way in ways[back][index]]
+            hands.append([(target, way) for target, way in reached if target is not None])
+            for target, _ in hands[-1]:
+                waits[target] += 1
+        return cls(plan=plan, order=order, waits=waits, following=following, hands=hands)
+
+    def play(self, spans: Iterable[Span] = ()) -> Played:
+        """Play the plan as time goes on; what computes during `spans` on its devices is slower."""
+        slices, order = self.plan.slices, self.order
+        slowed, full_s = _Slowed.of(spans), dict[tuple[int, bool], float]()
+        masks = [_mask(item.devices) for item in slices] if slowed.spans else [0] * len(slices)
+        waits, ready_s, ends_s = list(self.waits), [0.0] * len(order), [0.0] * len(order)
+        backwards = [(0.0, 0.0)] * len(slices)
+        running: list[tuple[float, int]] = []  # when operations end
+
+        def start(at: int) -> None:
+            index, back, _ = order[at]
+            item = slices[index]
+            takes_s = item.backward_s if back else item.forward_s
+            end_s = slowed.after(ready_s[at], takes_s, masks[index])
+            if back:
+                backwards[index] = ready_s[at], end_s
+            heappush(running, (end_s, at))
+
+        for at, count in enumerate(waits):
+            if not count:
+                start(at)
+        while running:
+            end_s, at = heappop(running)
+            ends_s[at] = end_s
+            reached = [(following, end_s) for following in self.following[at]]
+            reached += [(target, way.after(end_s, full_s)) for target, way in self.hands[at]]
+            for target, time_s in reached:
+                ready_s[target] = max(ready_s[target], time_s)
+                waits[target] -= 1
+                if not waits[target]:
+                    start(target)
+        free = [0.0] * self.plan.cluster.num_devices
+        for (index, _, _), end_s in zip(order, ends_s, strict=True):
+            for device in slices[index].devices:
+                free[device] = end_s  # in the order of the device
+        return Played(free, backwards)
 
 
 def crossings(plan: Plan) -> Gives:
@@ -93,67 +161,6 @@ def crossings(plan: Plan) -> Gives:
     return forward, backward
 
 
-@dataclass(slots=True)
-class _Links:
-    """NICs, each way, and the fabric: until when each is full, as transfers begin in turn."""
-
-    full_s: dict[tuple[int, bool], float] = field(default_factory=dict)
-
-    def after(self, start_s: float, crossing: Crossing, *, reverse: bool) -> float:
-        """Give when a transfer arrives that begins at `start_s`, behind those before it."""
-        loads = [((nic, into != reverse), s) for (nic, into), s in crossing.nics.items()]
-        if crossing.fabric_s:
-            loads.append(((-1, False), crossing.fabric_s))
-        end_s = start_s + crossing.takes_s
-        for link, seconds in loads:
-            self.full_s[link] = max(self.full_s.get(link, 0.0), start_s) + seconds
-            end_s = max(end_s, self.full_s[link])
-        return end_s
-
-
-@dataclass(slots=True)
-class _Queue:
-    """What operations wait for: those before them on their devices, and their inputs."""
-
-    ready_s: list[float]
-    waits: list[int]
-    following: list[list[int]]  # on a device of it
-
-    @classmethod
-    def of(
-        cls,
-        plan: Plan,
-        order: Sequence[Operation],
-        gives: Gives,
-        place: Mapping[Operation, int],
-    ) -> "_Queue":
-        """Count what each operation waits for."""
-        waits = [0] * len(order)
-        following: list[list[int]] = [[] for _ in order]
-        last: dict[int, int] = {}
-        for at, (index, back, number) in enumerate(order):
-            devices = plan.slices[index].devices
-            for before in {last[d] for d in devices if d in last}:
-                following[before].append(at)
-                waits[at] += 1
-            last |= dict.fromkeys(devices, at)
-            for other, _ in gives[back][index]:
-                target = place.get(Operation(other, back, number))
-                if target is not None:
-                    waits[target] += 1
-        return cls([0.0] * len(order), waits, following)
-
-    def begun(self) -> list[int]:
-        """Give the operations that wait for nothing."""
-        return [at for at, count in enumerate(self.waits) if not count]
-
-    def reached(self, at: int, time_s: float) -> bool:
-        """Note that something an operation waits for is there; tell whether all is."""
-        self.ready_s[at] = max(self.ready_s[at], time_s)
-        self.waits[at] -= 1
-        return not self.waits[at]
-
-
 @dataclass(frozen=True, slots=True)
 class _Slowed:
     """When which devices synchronize, as bits, and so compute more slowly; by start."""
@@ -165,13 +172,21 @@ class _Slowed:
     @classmethod
     def of(cls, spans: Iterable[Span]) -> "_Slowed":
         """Order the spans."""
-        found = sorted((span.start_s, span.end_s, _mask(span.devices)) for span in spans)
+        masks: dict[tuple[int, ...], int] = {}
+        found: list[tuple[float, float, int]] = []
+        for start_s, end_s, devices in spans:
+            if devices not in masks:
+                masks[devices] = _mask(devices)
+            found.append((start_s, end_s, masks[devices]))
+        found.sort()
         longest_s = max((end_s - start_s for start_s, end_s, _ in found), default=0.0)
         return cls([start_s for start_s, _, _ in found], found, longest_s)
 
     def after(self, start_s: float, takes_s: float, mask: int) -> float:
         """Give when computing ends that takes so long where nothing synchronizes."""
         now_s, left_s = start_s, takes_s
+        if not self.spans:
+            return now_s + left_s
         for index in range(bisect_left(self.starts, start_s - self.longest_s), len(self.spans)):
             since_s, until_s, devices = self.spans[index]
             if since_s >= now_s + left_s:
