@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import add
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +91,11 @@ class ScalingCurve:
     def time_s(self, n: float) -> float:
         """Give T_m(n): forward and backward."""
         return self.forward_s(n) + self.backward_s(n)
+
+    @property
+    def times_s(self) -> tuple[float, ...]:
+        """Give T_m(n) at each allocation."""
+        return tuple(map(add, self.forward_times_s, self.backward_times_s))
 
     @property
     def forward(self) -> PiecewiseAlphaBeta:

@@ -12,6 +12,7 @@ between valid allocations that lie far apart; `find_inverse_value` gives it for 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -53,13 +54,7 @@ class Malleable:
     @property
     def hull(self) -> tuple[tuple[int, float], ...]:
         """Points (n, rate) of the upper concave hull of (0, 0) and all (n, 1 / T_m(n))."""
-        points: list[tuple[int, float]] = [(0, 0.0)]
-        for n, time_s in zip(self.allocations, self.times_s, strict=True):
-            point = (n, 1.0 / time_s)
-            while len(points) > 1 and not _turns_right(points[-2], points[-1], point):
-                points.pop()
-            points.append(point)
-        return tuple(points)
+        return _hull(self.allocations, self.times_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +222,19 @@ def _bi_point(metaop: Malleable, share: float, optimum_s: float) -> Allocation:
         upper=Tuple(num_devices=n1, num_ops=upper_ops),
         lower=Tuple(num_devices=n0, num_ops=metaop.num_ops - upper_ops),
     )
+
+
+@lru_cache(maxsize=4096)
+def _hull(
+    allocations: tuple[int, ...], times_s: tuple[float, ...]
+) -> tuple[tuple[int, float], ...]:
+    points: list[tuple[int, float]] = [(0, 0.0)]
+    for n, time_s in zip(allocations, times_s, strict=True):
+        point = (n, 1.0 / time_s)
+        while len(points) > 1 and not _turns_right(points[-2], points[-1], point):
+            points.pop()
+        points.append(point)
+    return tuple(points)
 
 
 def _turns_right(a: tuple[int, float], b: tuple[int, float], c: tuple[int, float]) -> bool:

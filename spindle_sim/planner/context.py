@@ -45,9 +45,9 @@ class Accumulated:
 class Context:
     """Everything that a strategy reads; nothing in it changes but what it remembers.
 
-    `schedules` are those that `schedule_level` gave, for all contexts made from this one: tries
-    under other settings, and other strategies, meet the same levels. Where gradients are
-    accumulated, workload and graph are those of one micro-batch.
+    `schedules` are those that `schedule_level` gave, for all contexts made from this one, `curves`
+    and `useful` times likewise: tries under other settings, and other strategies, meet the same
+    levels. Where gradients are accumulated, workload and graph are those of one micro-batch.
     """
 
     workload: Workload
@@ -58,14 +58,14 @@ class Context:
     seed: int = 0
     accumulated: Accumulated | None = None
     schedules: dict[object, list[tuple[Run, ...]]] = field(default_factory=dict, repr=False)
+    curves: dict[tuple[str, int, bool, int], ScalingCurve] = field(default_factory=dict, repr=False)
+    useful: dict[object, dict[int, float]] = field(default_factory=dict, repr=False)
     _tp: dict[str, int] = field(init=False, repr=False)
-    _times: dict[tuple[str, int], dict[int, float]] = field(init=False, repr=False)
     _by_task: dict[str, tuple[str, ...]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Index the tensor-parallel degrees, and MetaOps by task."""
         object.__setattr__(self, "_tp", dict(self.settings.tp))
-        object.__setattr__(self, "_times", {})
         by_task: dict[str, list[str]] = {}
         for name, node in self.graph.nodes.items():
             by_task.setdefault(node.metaop.task, []).append(name)
@@ -83,10 +83,14 @@ class Context:
 
     def curve(self, metaop: str, *, recompute: bool = False) -> ScalingCurve:
         """Give the scaling curve of a MetaOp's operators, recomputed or not."""
-        node = self.graph.nodes[metaop]
-        return self.estimator.curve(
-            node.operator, node.metaop.backward, tp=self.tp(metaop), recompute=recompute
-        )
+        key = metaop, self.tp(metaop), recompute, self.micro_batches
+        known = self.curves.get(key)
+        if known is None:
+            node = self.graph.nodes[metaop]
+            known = self.curves[key] = self.estimator.curve(
+                node.operator, node.metaop.backward, tp=self.tp(metaop), recompute=recompute
+            )
+        return known
 
     def times_s(self, metaop: str, num_devices: int | None = None) -> dict[int, float]:
         """Give T_m(n), forward and backward of one operator, for useful n up to `num_devices`.
@@ -95,20 +99,23 @@ class Context:
         than a smaller one is left out.
         """
         limit = num_devices or self.cluster.num_devices
-        key = (metaop, limit)
-        if key not in self._times:
-            curve, again = self.curve(metaop), self.curve(metaop, recompute=True)
-            num_ops = self.graph.nodes[metaop].metaop.num_ops
-            share = self.settings.recompute.get(metaop, 0) / num_ops
-            useful: dict[int, float] = {}
-            best = float("inf")
-            for n in curve.allocations:
-                time_s = (1 - share) * curve.time_s(n) + share * again.time_s(n)
-                time_s = max(time_s, SHORTEST_S)
-                if n <= limit and time_s < best * (1 - 1e-9):
-                    best = useful[n] = time_s
-            self._times[key] = useful
-        return self._times[key]
+        again = self.settings.recompute.get(metaop, 0)
+        key = metaop, self.tp(metaop), again, self.micro_batches, limit
+        known = self.useful.get(key)
+        if known is None:
+            known = self.useful[key] = self._useful(metaop, again, limit)
+        return known
+
+    def _useful(self, metaop: str, recomputed: int, limit: int) -> dict[int, float]:
+        curve, again = self.curve(metaop), self.curve(metaop, recompute=True)
+        share = recomputed / self.graph.nodes[metaop].metaop.num_ops
+        useful: dict[int, float] = {}
+        best = float("inf")
+        for n, once_s, twice_s in zip(curve.allocations, curve.times_s, again.times_s, strict=True):
+            time_s = max((1 - share) * once_s + share * twice_s, SHORTEST_S)
+            if n <= limit and time_s < best * (1 - 1e-9):
+                best = useful[n] = time_s
+        return useful
 
     def malleable(self, metaop: str) -> Malleable:
         """Give a MetaOp as the allocator sees it."""

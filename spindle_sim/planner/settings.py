@@ -8,11 +8,9 @@ its share shows in placement, which asks for more recomputation where it doesn't
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from spindle_sim.cluster import Cluster
 from spindle_sim.estimate import state_bytes
-from spindle_sim.planner.allocate import Relaxation
+from spindle_sim.planner.allocate import Malleable, optimum
 from spindle_sim.planner.context import Context, Settings
 from spindle_sim.planner.metagraph import MetaGraph
 from spindle_sim.planner.recompute import free_on_cluster, kept_bytes
@@ -81,14 +79,9 @@ def choose(context: Context, options: Sequence[tuple[tuple[str, ...], ...]]) -> 
     choices = []
     for rounds in options:
         recompute = _recompute(context, rounds)
-        settings = replace(
-            context.settings,
-            rounds=rounds,
-            recompute=recompute or {},
-        )
-        optimum_s = sum(
-            sum(level_optima_s(replace(context, settings=settings), tasks)) for tasks in rounds
-        )
+        settings = replace(context.settings, rounds=rounds, recompute=recompute or {})
+        tried = replace(context, settings=settings)
+        optimum_s = sum(sum(level_optima_s(tried, tasks)) for tasks in rounds)
         if recompute is None:  # over capacity even so: kept only if nothing else is left
             optimum_s *= 1e3
         choices.append(Choice(settings=settings, optimum_s=optimum_s, misfit=recompute is None))
@@ -98,15 +91,13 @@ def choose(context: Context, options: Sequence[tuple[tuple[str, ...], ...]]) -> 
 def level_optima_s(context: Context, tasks: Sequence[str]) -> list[float]:
     """Give C* of each MetaLevel for these tasks alone (Theorem 1)."""
     chosen = set(tasks)
-    optima = []
-    for level in range(context.graph.num_levels):
-        nodes = [n for n in context.graph.level(level) if n.metaop.task in chosen]
-        if nodes:
-            metaops = [context.malleable(node.metaop.id) for node in nodes]
-            counts = np.array([float(metaop.num_ops) for metaop in metaops])
-            relaxation = Relaxation.of(metaops, context.cluster.num_devices)
-            optima.append(float(relaxation.optimum(counts)))
-    return optima
+    levels: dict[int, list[Malleable]] = {}
+    names = context.graph.nodes if len(tasks) > 1 else context.metaops_of(tasks[0])
+    for name in names:
+        metaop = context.graph.nodes[name].metaop
+        if metaop.task in chosen:
+            levels.setdefault(metaop.level, []).append(context.malleable(name))
+    return [optimum(levels[level], context.cluster.num_devices) for level in sorted(levels)]
 
 
 def joint_optimum_s(context: Context) -> float:

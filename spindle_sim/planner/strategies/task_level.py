@@ -7,6 +7,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
 from spindle_sim.planner.context import Context
 from spindle_sim.planner.metagraph import DraftSlice
 from spindle_sim.planner.moves import Moves
@@ -40,16 +43,15 @@ def pack(context: Context, sizes: Sequence[tuple[str, int]]) -> list[tuple[str, 
     The order of `sizes` is kept on every device.
     """
     num_devices = context.cluster.num_devices
-    load_s = [0.0] * num_devices
+    load_s = np.zeros(num_devices)
     placed = []
     for task, size in sizes:
         # Aligned where possible, so that a group of an island's size is one island.
-        starts = range(num_devices - size + 1)
-        start = min(starts, key=lambda d: (max(load_s[d : d + size]), d % size != 0, d))
+        busiest_s = sliding_window_view(load_s, size).max(axis=1)
+        starts = np.flatnonzero(busiest_s == busiest_s.min()).tolist()
+        start = min(starts, key=lambda d: (d % size != 0, d))
         devices = tuple(range(start, start + size))
-        end_s = max(load_s[start : start + size]) + task_time_s(context, task, size)
-        for d in devices:
-            load_s[d] = end_s
+        load_s[start : start + size] = busiest_s[start] + task_time_s(context, task, size)
         placed.append((task, devices))
     return placed
 
