@@ -31,7 +31,16 @@ OPTIONS = {
         "--csv",
         "--json",
     },
-    "plan": {*WORKLOAD, "--tiny", "--strategy", "--placement", "--seed", "--output", "-o"},
+    "plan": {
+        *WORKLOAD,
+        "--tiny",
+        "--strategy",
+        "--placement",
+        "--overlap-sync",
+        "--seed",
+        "--output",
+        "-o",
+    },
     "validate": {"plan", "--json"},
     "simulate": {
         "plan",

@@ -61,7 +61,7 @@ def _refuse_plan(path: str) -> None:
     """Point whoever gives a plan for a workload to what takes plans.
 
     Raises:
-        UsageError: the file is a plan, by its first lines.
+        InputError: the file is a plan, by its first lines.
     """
     try:
         with Path(path).open("rb") as stream:
@@ -69,7 +69,7 @@ def _refuse_plan(path: str) -> None:
     except (OSError, ValueError):
         return  # whoever reads it says so
     if begin.lstrip().startswith(b"{") and b'"strategy"' in begin and b'"inputs"' in begin:
-        raise UsageError(f"{path:.200}: is a plan, not a workload: give it to `spindle simulate`")
+        raise InputError(f"{path:.200}: is a plan, not a workload: give it to `spindle simulate`")
 
 
 def exists(path: str) -> bool:

@@ -8,7 +8,7 @@ import typer
 
 from spindle_sim.cli.console import print_json
 from spindle_sim.cli.options import JsonOutput, PlanFile
-from spindle_sim.errors import PlanError, Problem, UsageError
+from spindle_sim.errors import InputError, PlanError, Problem
 
 if TYPE_CHECKING:
     from spindle_sim.plan import Plan
@@ -44,12 +44,12 @@ def load_valid_plan(path: str) -> "Plan":
 
     Raises:
         PlanError: the file holds no plan, or one that breaks a rule; with every violation.
-        UsageError: it is YAML, as workloads are.
+        InputError: it is YAML, as workloads are.
     """
     from spindle_sim.plan import load_plan, validate_plan
 
     if Path(path).suffix in {".yaml", ".yml"}:
-        raise UsageError(
+        raise InputError(
             f"{path:.200}: is YAML, as workloads are; a plan is JSON: make it with"
             " `spindle plan WORKLOAD -o plan.json`"
         )

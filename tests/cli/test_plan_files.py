@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from spindle_sim import load_plan, validate_plan
 from spindle_sim.cli.application import application
-from spindle_sim.errors import PlanError, UsageError
+from spindle_sim.errors import InputError, PlanError
 
 
 def run(*arguments: str) -> Result:
@@ -49,9 +49,9 @@ def test_the_same_plan_is_the_same_bytes(plan_file: Path, tmp_path: Path) -> Non
 def test_a_file_of_the_other_kind_points_to_the_command_for_it(
     plan_file: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="is a plan, not a workload: give it to `spindle sim"):
+    with pytest.raises(InputError, match="is a plan, not a workload: give it to `spindle sim"):
         raise_of(run("compare", str(plan_file)))
-    with pytest.raises(UsageError, match="is YAML, as workloads are"):
+    with pytest.raises(InputError, match="is YAML, as workloads are"):
         raise_of(run("simulate", str(tmp_path / "workload.yaml")))
 
 

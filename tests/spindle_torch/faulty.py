@@ -50,7 +50,7 @@ def change_plan(path: Path) -> Path:
 
 
 if __name__ == "__main__":
-    fault, plan, *options = sys.argv[1:]
+    fault, _mark, plan, *options = sys.argv[1:]
     if fault == "other-plan" and os.environ["RANK"] == str(FAULTY_RANK):
         plan = str(change_plan(Path(plan)))
     main([plan, *options], lambda work: Faulty(work, fault))  # type: ignore[arg-type, return-value]

@@ -19,6 +19,11 @@ def commands() -> dict[int, tuple[int, bytes]]:
     return found
 
 
+def marked(mark: str) -> list[int]:
+    """Give the processes with a mark among their arguments; other tests run beside this one."""
+    return [pid for pid, (_, line) in commands().items() if mark.encode() in line.split(b"\0")]
+
+
 def ranks_of(launcher: int) -> set[int]:
     """Give the processes below a process that run `-m spindle_torch`."""
     processes = commands()

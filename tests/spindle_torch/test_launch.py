@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from spindle_sim.timeline import Kind, Timeline
 from spindle_torch import TorchBackend
 from spindle_torch.launch import launch
 from tests.spindle_torch.plans import tiny_plan
-from tests.spindle_torch.processes import ranks_of, wait_for
+from tests.spindle_torch.processes import marked, ranks_of, wait_for
 from tests.stated_plans import two_task_plan
 
 FAULTY = str(Path(__file__).parent / "faulty.py")
@@ -99,24 +100,11 @@ def test_a_run_in_which_a_rank_fails_ends_in_seconds_with_the_cause(
     fault: str, message: str
 ) -> None:
     options = ExecutionOptions(iterations=2, timeout_s=5)
-    begun_s = time.monotonic()
+    mark, begun_s = f"mark-{uuid.uuid4()}", time.monotonic()
     with pytest.raises(ExecutionError, match=message):
-        launch(tiny_plan("uniform"), options, (FAULTY, fault))
+        launch(tiny_plan("uniform"), options, (FAULTY, fault, mark))
     assert time.monotonic() - begun_s < ENDS_WITHIN_S
-    assert not running(FAULTY), "a rank is left"
-
-
-def running(script: str) -> list[int]:
-    """Give the processes that run a script."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (path / "cmdline").read_bytes()
-        except OSError:
-            continue  # it ended meanwhile
-        if script.encode() in command.split(b"\0"):
-            found.append(int(path.name))
-    return found
+    assert not marked(mark), "a rank is left"
 
 
 @pytest.mark.slow
