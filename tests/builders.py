@@ -206,7 +206,11 @@ def make_metaops(workload: Workload) -> tuple[MetaOp, ...]:
                     frozen=module.frozen,
                     backward=_backward(
                         before,
-                        trains=not module.frozen and block.operator.parameters > 0,
+                        # A tied projection trains the table of another module.
+                        trains=not module.frozen
+                        and (
+                            block.operator.parameters > 0 or getattr(block.operator, "tied", False)
+                        ),
                         frozen=module.frozen,
                         num_ops=block.repeat,
                     ),

@@ -60,6 +60,11 @@ class SliceCall:
         """Whether the MetaOp's last operator is in it."""
         return self.first_op + self.num_ops == self.site.num_ops
 
+    @property
+    def num_samples(self) -> int:
+        """How many samples this rank has of the batch or micro-batch, which may be none."""
+        return self.last_sample - self.first_sample
+
     def is_whole_behind(self, index: int) -> bool:
         """Whether an operator leaves all tokens: what nothing but a loss follows."""
         return self.site.is_sink and index + 1 == self.site.num_ops

@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch.autograd import Function
 
+from spindle_torch.intervals import own_span
+
 __all__ = [
     "Members",
     "begin_all_reduce",
@@ -88,13 +90,18 @@ def gathered_columns(tensor: torch.Tensor, members: Members | None) -> torch.Ten
     return tensor if members is None else _apply(_GatheredColumns, tensor, members)
 
 
-def gathered_samples(tensor: torch.Tensor, members: Members | None) -> torch.Tensor:
-    """Give the members' samples one behind the other; gradients of all uses of them are summed."""
-    return tensor if members is None else _apply(_GatheredSamples, tensor, members)
+def gathered_samples(tensor: torch.Tensor, members: Members | None, batch: int) -> torch.Tensor:
+    """Give the members' samples one behind the other; gradients of all uses of them are summed.
+
+    Of the batch each member has its `own_span`, which may be none.
+    """
+    return tensor if members is None else _apply(_GatheredSamples, tensor, members, batch)
 
 
-def _apply(function: type[Function], tensor: torch.Tensor, members: Members) -> torch.Tensor:
-    result = function.apply(tensor, members)  # type: ignore[no-untyped-call]
+def _apply(
+    function: type[Function], tensor: torch.Tensor, members: Members, *more: int
+) -> torch.Tensor:
+    result = function.apply(tensor, members, *more)  # type: ignore[no-untyped-call]
     assert isinstance(result, torch.Tensor)
     return result
 
@@ -136,12 +143,19 @@ class _GatheredColumns(Function):
 
 class _GatheredSamples(Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, members: Members) -> torch.Tensor:
-        ctx.members = members
-        return torch.cat(members.gather(tensor), dim=0)
+    def forward(ctx: Any, tensor: torch.Tensor, members: Members, batch: int) -> torch.Tensor:
+        ctx.members, ctx.batch = members, batch
+        size = len(members.ranks)
+        most = -(-batch // size)  # parts are filled up to be equal in shape
+        filled = tensor
+        if len(tensor) < most:
+            filled = torch.cat([tensor, tensor.new_zeros(most - len(tensor), *tensor.shape[1:])])
+        spans = (own_span(batch, position, size) for position in range(size))
+        parts = zip(members.gather(filled), spans, strict=True)
+        return torch.cat([part[: last - first] for part, (first, last) in parts])
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         members: Members = ctx.members
-        total = members.sum(gradient)
-        return total.chunk(len(members.ranks), dim=0)[members.position].contiguous(), None
+        first, last = own_span(ctx.batch, members.position, len(members.ranks))
+        return members.sum(gradient)[first:last].contiguous(), None, None

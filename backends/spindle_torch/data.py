@@ -68,4 +68,6 @@ class DataSource:
     def _each(
         self, name: str, first: int, last: int, draw: Callable[[str], torch.Tensor]
     ) -> torch.Tensor:
-        return torch.stack([draw(f"{name}/{self.step}/{sample}") for sample in range(first, last)])
+        drawn = [draw(f"{name}/{self.step}/{sample}") for sample in range(first, last)]
+        # Of no samples the shape is still asked for.
+        return torch.stack(drawn) if drawn else draw(f"{name}/{self.step}/none").unsqueeze(0)[:0]

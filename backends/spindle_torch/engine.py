@@ -82,6 +82,7 @@ class Engine:
     _slices: dict[str, Slice] = field(init=False)
     _flows_out: dict[str, list[int]] = field(init=False)
     _batches: dict[str, int] = field(init=False)
+    _unmoved: dict[tuple[str, bool], list[int]] = field(init=False)
     _within: dict[int, tuple[Gather | Launch, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,6 +104,7 @@ class Engine:
         self._flows_out = {name: [] for name in self._slices}
         for index, flow in enumerate(self.plan.flows):
             self._flows_out[flow.source_slice].append(index)
+        self._unmoved = self._flows_without_samples()
         self._within = _within_each(self.program.instructions)
 
     @property
@@ -198,7 +200,22 @@ class Engine:
                 awaits=origins,
                 peers=tuple({origin.rank: None for origin in origins}),
             )
+        for flow in self._unmoved.get((instruction.slice, instruction.backward), ()):
+            arrivals.rows[flow] = self._rows(flow, 0)
         return arrivals.rows
+
+    def _flows_without_samples(self) -> dict[tuple[str, bool], list[int]]:
+        """Give what nothing is sent of where this rank has no samples of a slice."""
+        found: dict[tuple[str, bool], list[int]] = {}
+        rank = self.program.rank
+        for index, flow in enumerate(self.plan.flows):
+            for name, backward in ((flow.target_slice, False), (flow.source_slice, True)):
+                item = self._slices[name]
+                if rank in item.devices and (flow.gradient or not backward):
+                    first, last = held_samples(item, rank, self._batches[name])
+                    if first == last:
+                        found.setdefault((name, backward), []).append(index)
+        return found
 
     def _copy(self, message: Message) -> None:
         """Hand on what stays here: as it is where that is all, else into its place among others."""
@@ -292,12 +309,13 @@ class Engine:
         arrivals = self._arrivals_of(message)
         begin, end = self._span(message, target=True)
         if message.flow not in arrivals.rows:
-            arrivals.rows[message.flow] = torch.empty(
-                (end - begin, self.work.elements(message.flow)),
-                dtype=self.work.row_dtype,
-                device=self.work.device,
-            )
+            arrivals.rows[message.flow] = self._rows(message.flow, end - begin)
         return arrivals.rows[message.flow][message.piece.first - begin : message.piece.last - begin]
+
+    def _rows(self, flow: int, count: int) -> torch.Tensor:
+        return torch.empty(
+            (count, self.work.elements(flow)), dtype=self.work.row_dtype, device=self.work.device
+        )
 
 
 def _phase(backward: bool) -> Phase:  # noqa: FBT001  (what an instruction is, handed on)

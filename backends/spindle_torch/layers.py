@@ -19,6 +19,7 @@ from spindle_sim.errors import InputError
 from spindle_sim.workload import ContrastiveLoss, Embedding, Projection, TransformerLayer
 from spindle_torch.collectives import Members, copied, gathered_columns, gathered_samples, reduced
 from spindle_torch.drawing import Drawer
+from spindle_torch.intervals import own_span
 from spindle_torch.tokens import TokenShards
 
 __all__ = [
@@ -220,23 +221,33 @@ class ContrastiveModule(nn.Module):
             self.extra = drawer.constant(count, math.log(1 / _TEMPERATURE))
 
     def forward(
-        self, first: torch.Tensor, second: torch.Tensor, samples: Members | None = None
+        self,
+        first: torch.Tensor,
+        second: torch.Tensor,
+        samples: Members | None = None,
+        batch: int | None = None,
     ) -> torch.Tensor:
         """Give the sum over this rank's pairs, both ways, over twice their global number.
 
-        Features are (pairs, width); each is compared with those of all ranks in `samples`.
+        Features are (pairs, width); each is compared with those of all ranks in `samples`. These
+        share `batch` pairs, as many each if it isn't given; a rank may have none of them.
         """
+        ranks = 1 if samples is None else len(samples.ranks)
+        pairs = len(first) * ranks if batch is None or samples is None else batch
         first = functional.normalize(first, dim=-1)
         second = functional.normalize(second, dim=-1)
-        others, all_others = gathered_samples(second, samples), gathered_samples(first, samples)
+        others = gathered_samples(second, samples, pairs)
+        all_others = gathered_samples(first, samples, pairs)
         scale = 1 / _TEMPERATURE if self.extra is None else self.extra[0].exp()
-        begin = 0 if samples is None else samples.position * first.shape[0]
-        labels = torch.arange(begin, begin + first.shape[0], device=first.device)
+        begin = 0
+        if samples is not None:
+            begin, _ = own_span(pairs, samples.position, ranks)
+        labels = torch.arange(begin, begin + len(first), device=first.device)
         total = functional.cross_entropy(scale * first @ others.T, labels, reduction="sum")
         total = total + functional.cross_entropy(
             scale * second @ all_others.T, labels, reduction="sum"
         )
-        return total / (2 * others.shape[0])
+        return total / (2 * pairs)
 
 
 class _Norm(nn.Module):

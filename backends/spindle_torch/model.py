@@ -178,7 +178,7 @@ class LocalModel:
         layer = self.layers[_key(call, site.parameter_set, index)]
         if isinstance(layer, ContrastiveModule):
             first, second = (fit_tokens(item, 1).flatten(1) for item in own)
-            loss: torch.Tensor = layer(first, second, call.samples)
+            loss: torch.Tensor = layer(first, second, call.samples, call.site.batch)
             return loss
         rows = _side_by_side([item.flatten(0, 1) for item in own])
         data = call.data.flatten(0, 1) if call.data is not None and index == 0 else None

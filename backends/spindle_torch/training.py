@@ -132,12 +132,19 @@ class Training:
     def forward(
         self, item: Slice, inputs: Mapping[int, torch.Tensor], micro_batch: int
     ) -> torch.Tensor | None:
-        """Compute a slice and keep what its backward needs."""
+        """Compute a slice and keep what its backward needs; nothing where there are no samples.
+
+        A rank without samples calls no layers, which may not bear it. A batch that is gathered it
+        takes part in all the same.
+        """
+        call = self._calls[item.id, micro_batch]
+        if not call.num_samples and call.samples is None:
+            self._visits.finish()
+            return None
         leaves = {
             index: inputs[index].detach().requires_grad_(self.plan.flows[index].gradient)
             for index in self._inputs.get(item.id, ())
         }
-        call = self._calls[item.id, micro_batch]
         trains = self._metaops[item.metaop].backward is not Backward.NONE
         with torch.set_grad_enabled(trains):
             output, loss = self._computed(call, [leaf.to(self.dtype) for leaf in leaves.values()])
@@ -157,7 +164,7 @@ class Training:
         watched: Mapping[int, Callable[[], None]],
     ) -> Mapping[int, torch.Tensor]:
         """Give the gradients of the inputs; those of parameters are added up where they lie."""
-        kept = self._kept.pop((item.id, micro_batch))
+        kept = self._kept.pop((item.id, micro_batch), _Kept({}, None, None))
         ends: list[torch.Tensor] = []
         given: list[torch.Tensor | None] = []
         if kept.output is not None and kept.output.requires_grad and gradients:

@@ -13,8 +13,9 @@ __all__ = ["GathersWithin", "Work"]
 class Work(Protocol):
     """One rank's computation. Rows are (samples, elements); keys of mappings are flow indexes.
 
-    Slices run a micro-batch at a time: 0 is the only one where a round isn't cut. Groups are those
-    of the pool, or its buckets.
+    Slices run a micro-batch at a time: 0 is the only one where a round isn't cut. A rank may have
+    no samples of one: then it gets no rows, and owes none. Groups are those of the pool, or its
+    buckets.
     """
 
     device: torch.device

@@ -19,7 +19,7 @@ from spindle_torch.api.replay import Replay
 from spindle_torch.api.splitting import SplitModel
 from spindle_torch.api.units import UnitUse
 from spindle_torch.api.values import Value
-from spindle_torch.collectives import Members, gathered_samples
+from spindle_torch.collectives import gathered_samples
 from spindle_torch.model import SliceCall
 from spindle_torch.pool import OperatorKey
 
@@ -152,7 +152,7 @@ class LocalParts:
         return weight * counts[0] / counts[1] if counts[1] else 0.0
 
     def _gathered(self, rows: torch.Tensor, call: SliceCall) -> torch.Tensor:
-        return rows if call.samples is None else _gathered(rows, call.samples, call.site.batch)
+        return gathered_samples(rows, call.samples, call.site.batch)
 
     def _batch(self, task: str, step: int, span: tuple[int, int]) -> dict[str, torch.Tensor]:
         if any(key[1] != step for key in self._batches):
@@ -203,17 +203,6 @@ def _give_up(module: nn.Module, kept: set[int], dtype: torch.dtype, device: torc
 
 def _float(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
     return dtype if tensor.is_floating_point() else tensor.dtype
-
-
-def _gathered(rows: torch.Tensor, members: Members, batch: int) -> torch.Tensor:
-    """Give the rows of all samples, of shards that need not be equal."""
-    count = len(members.ranks)
-    spans = [(rank * batch // count, (rank + 1) * batch // count) for rank in range(count)]
-    most = max(last - first for first, last in spans)
-    filled = torch.cat([rows, rows.new_zeros(most - len(rows), rows.shape[1])])
-    together = gathered_samples(filled, members)
-    parts = zip(torch.split(together, most), spans, strict=True)
-    return torch.cat([part[: last - first] for part, (first, last) in parts])
 
 
 def _number(seed: int, call: SliceCall) -> int:

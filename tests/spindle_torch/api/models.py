@@ -82,7 +82,7 @@ def matching() -> SplitModel:
     towers = {name: nn.Sequential(*(Block(8) for _ in range(2))) for name in "ab"}
     towers["a"].requires_grad_(requires_grad=False)
     towers["b"][0].mlp[0].bias.requires_grad_(requires_grad=False)  # type: ignore[index, union-attr]
-    task = SpindleTask("match", batch_size=5, data=drawing(a=(3, 8), b=(4, 8)))
+    task = SpindleTask("match", batch_size=3, data=drawing(a=(3, 8), b=(4, 8)))
     task.add_module("a", towers["a"], inputs="a").add_module("b", towers["b"], inputs="b")
     task.add_module("loss", Match(), coupled=True)
     task.add_flow("a", "loss", argument="a").add_flow("b", "loss", argument="b")
