@@ -43,8 +43,11 @@ FAR = 1.1
 
 # Placement trades transfers against synchronization by an estimate; both sides of it are tried.
 SYNC_WEIGHT = 4.0
-# It makes up for no more than this.
+# It makes up for no more than this, nor do other rounds of as many micro-batches.
 MENDED = 1.1
+# Of more MetaOps x devices than this only one way to form rounds is planned where all fits as it
+# is: placing another one would take as long again.
+LARGE = 32768
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +105,7 @@ def best_drafted(empty: Context, job: Job, beside: Sequence[Found] = ()) -> Foun
     best: Found | None = None
     refused: InfeasibleError | None = None
     for tried in _worth_trying(empty, job, beside):
-        context = tried.empty
+        context, tried.fewer = tried.empty, best
         try:
             found = tried.best()
         except InfeasibleError as error:
@@ -156,12 +159,16 @@ def _hidden(empty: Context, job: Job, found: Found) -> Found:
 
 @dataclass(slots=True, kw_only=True)
 class _Tries:
-    """A strategy's plans of one workload under all settings; `whole` has no micro-batches."""
+    """A strategy's plans of one workload under all settings; `whole` has no micro-batches.
+
+    `fewer` is the best plan of fewer micro-batches.
+    """
 
     whole: Context
     empty: Context
     job: Job
     beside: Sequence[Found]
+    fewer: Found | None = None
     choices: list[tuple[Choice, Context]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -189,6 +196,8 @@ class _Tries:
         for choice, context in choices:
             if _is_beaten(BELOW * context.micro_batches * choice.optimum_s, self.beside):
                 continue
+            if found and self._suffices(choices[0][0], found):
+                break
             if found and choice.optimum_s > NEAR * choices[0][0].optimum_s:
                 if asked_more or not _may_end_earlier(choice, found):
                     break
@@ -202,6 +211,13 @@ class _Tries:
         if refused is not None:
             raise refused
         return None
+
+    def _suffices(self, first: Choice, found: Sequence[Found]) -> bool:
+        """Tell whether other settings aren't worth planning, whatever their optimum."""
+        if self.fewer and least(found).forecast.regret(self.fewer.forecast) > MENDED:
+            return True
+        size = len(self.empty.graph.nodes) * self.empty.cluster.num_devices
+        return size > LARGE and not first.settings.recompute and not first.misfit
 
     def _choices(self) -> list[tuple[Choice, Context]]:
         choices: list[tuple[Choice, Context]] = []
@@ -239,7 +255,8 @@ class _Tries:
                     refused = refused or (error, drafts)
             if plans:
                 best = least([one for one, _ in plans])
-                if found and best.forecast.regret(least(found).forecast) > MENDED:
+                rivals = [*found, *([self.fewer] if self.fewer else [])]
+                if rivals and best.forecast.regret(least(rivals).forecast) > MENDED:
                     return [best]
                 drafts = next(drafts for one, drafts in plans if one is best)
                 return [best, *self._less_synchronized(tried, best.plan, drafts)]
