@@ -2,10 +2,9 @@
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from spindle_sim.plan import Plan, save_plan, validate_plan
 from spindle_sim.planner import STRATEGIES
 from spindle_sim.workload import ContrastiveLoss, Workload
 from spindle_torch.intervals import held_samples
-from tests.pipelines import with_rounds
 from tests.spindle_torch.plans import dealt, refusal
 from tests.spindle_torch.random_models import models
 from tests.spindle_torch.reference import Reference
@@ -51,13 +49,10 @@ class Tried:
                 continue
             self.ran[strategy] += 1
             found.setdefault(shape(plan), plan)
-        _, plan = next(dealt(model, cluster, first=seed))
-        assert validate_plan(plan) == ()
-        found.setdefault(shape(plan), plan)
-        _, plan = next(dealt(model, cluster, uneven=True, first=seed))
-        drawn = crc32(repr((model, seed)).encode())
-        plan = with_rounds(plan, plan.rounds, zero_stage=drawn % 4)
-        found.setdefault(shape(plan), replace(plan, overlap_sync=bool(drawn // 4 % 2)))
+        for uneven in (False, True):
+            _, plan = next(dealt(model, cluster, uneven=uneven, first=seed))
+            assert uneven or validate_plan(plan) == ()
+            found.setdefault(shape(plan), plan)
         for plan in found.values():
             self.features.update(features(plan))
         return list(found.values())
@@ -72,8 +67,7 @@ class Tried:
         assert self.rounded < 0.001 * self.gradients
         wanted = {"frozen", "coupled", "shared", "recomputed", "several consumers"}
         wanted |= {"tp"} if ranks > 1 else set()
-        wanted |= {"divided states", "beside"}
-        wanted |= {"uneven", "coupled and uneven", "no samples"} if ranks > 2 else set()
+        wanted |= {"uneven"} if ranks > 2 else set()
         assert wanted <= self.features.keys(), self.features
 
 
@@ -91,17 +85,12 @@ def features(plan: Plan) -> set[str]:
         "tp": any(item.tp > 1 for item in plan.slices),
         "recomputed": any(item.recompute for item in plan.slices),
         "divided states": plan.zero_stage > 0,
-        "beside": plan.overlap_sync,
         "several consumers": max(Counter(flow.source_slice for flow in plan.flows).values()) > 1,
     }
     for item in plan.slices:
-        metaop = metaops[item.metaop]
-        batch = metaop.batch // plan.micro_batches(item.round)
+        batch = metaops[item.metaop].batch
         spans = [held_samples(item, device, batch) for device in item.devices]
-        samples = {last - first for first, last in spans}
-        found["no samples"] = found.get("no samples", False) or 0 in samples
-        kind = "coupled and uneven" if metaop.batch_coupled else "uneven"
-        found[kind] = found.get(kind, False) or len(samples) > 1
+        found["uneven"] = found.get("uneven", False) or len({b - a for a, b in spans}) > 1
     return {name for name, is_there in found.items() if is_there}
 
 
@@ -133,8 +122,7 @@ def test_random_models_have_the_losses_and_gradients_of_one_process_under_every_
             }
             for path, plan in plans.items():
                 save_plan(plan, path)
-                given = {"steps": 1} | ({"bucket_mb": 0.001} if plan.overlap_sync else {})
-                path.with_suffix(".options").write_text(json.dumps(given))
+                path.with_suffix(".options").write_text(json.dumps({"steps": 1}))
             standing.run(list(plans))
             steps, roundings = one_process(model)
             for path, plan in plans.items():

@@ -21,6 +21,7 @@ from tests.stated_plans import stated
 
 PROBE = Path(__file__).parent / "probe.py"
 TOLERANCE = 1e-12
+ROUNDED_AWAY = 1e-9
 STEPS = 2
 
 
@@ -96,8 +97,12 @@ def check(folder: Path, name: str, num_ranks: int) -> None:
     for rank in ranks:
         for parameter, trained in rank["parameters"].items():
             error = (trained - split.parameters[parameter]).norm().item()
-            # AdamW divides what is all rounding by its 1e-8.
-            assert error <= 10 * TOLERANCE * max(trained.norm().item(), 1.0), (name, parameter)
+            bound = 10 * TOLERANCE * max(trained.norm().item(), 1.0)
+            if parameter.endswith("k_proj.bias"):
+                # Softmax doesn't feel a key's bias: its gradient is 0 but for rounding, of which
+                # AdamW makes up to a hundred thousand times as much (0.001 over its 1e-8).
+                bound = ROUNDED_AWAY
+            assert error <= bound, (name, parameter)
 
 
 def train_and_check(folder: Path, plans: dict[str, Plan], *, ranks: int = 2) -> None:
