@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["calmed"]
+__all__ = ["calmed", "draws_at_random"]
 
 _MIDDLE = 0.5
 _FILLED = frozenset(
@@ -29,6 +29,13 @@ _KEPT = frozenset(("bernoulli", "bernoulli_"))  # ones: dropout then keeps every
 _BOUNDED = frozenset(("randint", "randint_like", "random_", "uniform_"))
 _DROPOUTS = frozenset(("native_dropout", "_fused_dropout"))
 _LIKE_INPUT = frozenset(("poisson", "_standard_gamma"))
+_DRAWING = _FILLED | _KEPT | _BOUNDED | _DROPOUTS | _LIKE_INPUT | {"normal", "randperm"}
+
+
+def draws_at_random(function: Any, named: Mapping[str, Any]) -> bool:
+    """Tell whether an operation of torch's dispatcher draws random numbers."""
+    name = function.overloadpacket.__name__
+    return bool(named.get("dropout_p")) or name in _DRAWING
 
 
 def calmed(

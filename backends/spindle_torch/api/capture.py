@@ -21,9 +21,10 @@ from spindle_torch.api.apart import (
     doubled,
 )
 from spindle_torch.api.data import Count, count_in
+from spindle_torch.api.recording import watch_saved
 from spindle_torch.api.tally import Tally
 from spindle_torch.api.values import TensorShape, Value, merged_shape
-from spindle_torch.api.watching import Origin, Seen, watch, watch_saved
+from spindle_torch.api.watching import Origin, Seen, watch
 
 __all__ = ["Call", "Capture", "Samples", "capture"]
 

@@ -8,20 +8,21 @@ before, so that the first block is as the others (criterion 2 of section 3.1).
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from spindle_torch.api.capture import Capture
+from spindle_sim.errors import InputError
+from spindle_torch.api.capture import Call, Capture
 from spindle_torch.api.tally import Tally
 from spindle_torch.api.values import Value
 from spindle_torch.api.watching import Origin
 
-__all__ = ["Part", "join_small_parts", "loss_step", "split", "step_of"]
+__all__ = ["Part", "check_draws", "join_small_parts", "loss_step", "split", "step_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """Steps that run together; `keys` name what holds parameters among them, over all tasks.
 
-    `inputs` are values of other parts, `outputs` those that other parts need. `stack` is the place
-    among repeated blocks.
+    `inputs` are values of other parts, `outputs` those that other parts need; `draws` are random
+    numbers that code between leaves drew for it. `stack` is the place among repeated blocks.
     """
 
     keys: tuple[str, ...]
@@ -30,6 +31,7 @@ class Part:
     inputs: frozenset[Value]
     outputs: tuple[Value, ...]
     parameters: frozenset[str]
+    draws: frozenset[int]
     tally: Tally
     glue: Tally
     stack: tuple[str, int] | None = None
@@ -65,21 +67,9 @@ def split(
     for index, call in enumerate(found.calls):
         inputs, glue = call.origin, call.before
         if call.entering:
-            crossing = call.crossing
-            values = tuple(Value(index, place, enters=True) for place, _ in call.entering)
-            parts.append(
-                Part(
-                    keys=(f">{call.leaf}",) if crossing.parameters else (),
-                    label=f"{stacks[call.leaf][0]}.input",
-                    steps=frozenset([2 * index]),
-                    inputs=crossing.values,
-                    outputs=values,
-                    parameters=crossing.parameters,
-                    tally=glue,
-                    glue=Tally(),
-                )
-            )
-            inputs, glue = inputs | Origin(values=frozenset(values)), Tally()
+            parts.append(_entrance(index, call, stacks[call.leaf][0]))
+            values = frozenset(parts[-1].outputs)
+            inputs, glue = inputs | Origin(values=values), Tally()
         parameters = inputs.parameters | set(held[call.leaf])
         parts.append(
             Part(
@@ -89,6 +79,7 @@ def split(
                 inputs=inputs.values,
                 outputs=tuple(Value(index, place) for place in range(len(call.shapes))),
                 parameters=parameters,
+                draws=inputs.draws,
                 tally=call.tally,
                 glue=glue,
                 stack=stacks.get(call.leaf),
@@ -103,6 +94,7 @@ def split(
             inputs=found.origin.values,
             outputs=(),
             parameters=found.origin.parameters,
+            draws=found.origin.draws,
             tally=found.before,
             glue=Tally(),
             coupled=coupled_loss,
@@ -124,6 +116,43 @@ def join_small_parts(parts: Iterable[Part], apart: Collection[str]) -> tuple[Par
         current[pair[1]] = _joined(first, second)
         del current[pair[0]]
     return tuple(current)
+
+
+def check_draws(task: str, parts: Iterable[Part]) -> None:
+    """Check that random numbers drawn between leaves serve one part: each draws its own.
+
+    Raises:
+        InputError: several parts would have to draw the same.
+    """
+    users: dict[int, list[str]] = {}
+    for part in parts:
+        for number in part.draws:
+            users.setdefault(number, []).append("the loss" if part.ends else part.label)
+    for labels in users.values():
+        if len(labels) > 1:
+            raise InputError(
+                f"task {task!r}: random numbers that are drawn between modules (noise, dropout)"
+                f" reach {labels[0]} and {labels[1]}, which may run on different devices, and"
+                " would draw others there; draw them in the data (a generator seeded by step and"
+                " sample), or within a module that gives them on, such as the block that the"
+                " dropout is of"
+            )
+
+
+def _entrance(index: int, call: Call, stack: str) -> Part:
+    """Give the part that is the code before a stack of blocks."""
+    crossing = call.crossing
+    return Part(
+        keys=(f">{call.leaf}",) if crossing.parameters else (),
+        label=f"{stack}.input",
+        steps=frozenset([2 * index]),
+        inputs=crossing.values,
+        outputs=tuple(Value(index, place, enters=True) for place, _ in call.entering),
+        parameters=crossing.parameters,
+        draws=crossing.draws,
+        tally=call.before,
+        glue=Tally(),
+    )
 
 
 def _needed(parts: list[Part]) -> tuple[Part, ...]:
@@ -174,6 +203,7 @@ def _joined(first: Part, second: Part) -> Part:
         steps=first.steps | second.steps,
         inputs=first.inputs | (second.inputs - frozenset(first.outputs)),
         parameters=first.parameters | second.parameters,
+        draws=first.draws | second.draws,
         coupled=first.coupled or second.coupled,
         tally=first.tally.add(second.tally),
         glue=first.glue.add(second.glue),

@@ -23,7 +23,7 @@ from spindle_torch.api.arguments import check_blocks, check_modules, check_name,
 from spindle_torch.api.capture import Capture, Samples, capture
 from spindle_torch.api.data import load_batch
 from spindle_torch.api.leaves import Leaves, find_leaves
-from spindle_torch.api.parts import Part, join_small_parts, split
+from spindle_torch.api.parts import Part, check_draws, join_small_parts, split
 from spindle_torch.api.shadow import is_shadow, shadowed
 from spindle_torch.api.tasks import SpindleTask, TaskGraph
 from spindle_torch.api.tracing import check_trace, trace
@@ -247,6 +247,8 @@ def _parted(
         joined = {name: join_small_parts(parts, apart) for name, parts in small.items()}
         found = _joined_differently(joined.values())
         if found <= apart:
+            for name, parts in joined.items():
+                check_draws(name, parts)
             return [
                 PartedTask(name=name, capture=captures[name], parts=parts)
                 for name, parts in joined.items()
@@ -334,7 +336,7 @@ def _cost(use: UnitUse, found: Capture) -> tuple[int, OperatorCost]:
     # A coupled operator without inputs is coupled all the same.
     gathered = max(1, sum(shape.elements for shape in entering)) if first.coupled else 0
     main = max(shapes or entering, key=lambda shape: shape.elements, default=None)
-    tokens = 1 if main is None or len(main.sizes) <= 1 else main.elements // main.sizes[-1]
+    tokens = 1 if main is None or len(main.sizes) <= 1 else main.elements // max(1, main.sizes[-1])
     if main is not None and main.batch == len(main.sizes) - 1:
         tokens = main.elements
     cost = tally.cost(output_bytes=2.0 * output, gathered_bytes=2.0 * gathered)

@@ -49,8 +49,8 @@ class TensorShape:
     def pack(self, tensor: torch.Tensor, samples: int) -> torch.Tensor:
         """Give (samples, elements)."""
         if self.batch is None:
-            return tensor.reshape(1, -1).expand(samples, -1)
-        return tensor.movedim(self.batch, 0).reshape(samples, -1)
+            return tensor.reshape(1, self.elements).expand(samples, -1)
+        return tensor.movedim(self.batch, 0).reshape(samples, self.elements)
 
     def unpack(self, rows: torch.Tensor) -> torch.Tensor:
         """Give the tensor back: its dtype, where it isn't of floating point."""
@@ -76,9 +76,14 @@ def merged_shape(
     """Give what a tensor is for any number of samples, from what it was for two numbers.
 
     Raises:
-        InputError: no one dimension grows with the samples.
+        InputError: no one dimension grows with the samples, or the numbers are complex.
     """
     first, second = shapes
+    if dtype.is_complex:
+        raise InputError(
+            f"{where}: complex numbers, which don't travel between devices; give"
+            " torch.view_as_real(...) of them, or keep the module inside a larger one (`whole`)"
+        )
     if len(first) == len(second):
         if samples[0] == samples[1]:  # one sample is all there is
             batch = 0 if first and first[0] == samples[0] else None

@@ -6,8 +6,7 @@ models that can't be traced, and what depends on the data alone (masks, position
 embeddings) depends on no leaf.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,29 +17,40 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from spindle_sim.errors import InputError
 from spindle_torch.api.calls import intercepted
-from spindle_torch.api.calm import calmed
-from spindle_torch.api.tally import Tally, number_bytes, tensors_of
+from spindle_torch.api.calm import calmed, draws_at_random
+from spindle_torch.api.kept import Kept, check_owned, storage_of
+from spindle_torch.api.reading import Reads
+from spindle_torch.api.tally import Tally, tensors_of
 from spindle_torch.api.values import Value
 
-__all__ = ["Origin", "Seen", "SeenCall", "watch", "watch_saved"]
+__all__ = ["Origin", "Seen", "SeenCall", "watch"]
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a tensor depends on: values of calls, and parameters outside of leaves."""
+    """What a tensor depends on: values of calls, and parameters and draws outside of leaves.
+
+    `draws` are numbers of the operations that drew at random, in the order in which they ran.
+    """
 
     values: frozenset[Value] = frozenset()
     parameters: frozenset[str] = frozenset()
+    draws: frozenset[int] = frozenset()
 
     def __or__(self, other: "Origin") -> "Origin":
-        return Origin(self.values | other.values, self.parameters | other.parameters)
+        return Origin(
+            self.values | other.values,
+            self.parameters | other.parameters,
+            self.draws | other.draws,
+        )
 
 
 @dataclass(slots=True, kw_only=True)
 class SeenCall:
     """One call of a leaf: what its inputs depend on, what came out, and what it cost.
 
-    Inputs that pass a boundary depend on `crossing`, the others on `origin`.
+    Inputs that pass a boundary depend on `crossing`, the others, and whatever else the leaf reads
+    (closures, objects), on `origin`.
 
     `before` is the cost of the code since the leaf before. Where the leaf is entered through a
     boundary, `entering` are the input tensors that code outside of leaves made, by their places.
@@ -93,13 +103,15 @@ def watch(
     watcher = _Watcher(samples=samples, boundaries=frozenset(boundaries), calm=calm)
     for name, parameter in parameters.items():
         watcher.mark(parameter, Origin(parameters=frozenset([name])))
+    watcher.kept.enter(list(batch.values()))
     # Without a record for a backward tensors stay the same objects; the fused path of attention
     # isn't what trains.
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), intercepted(leaves, watcher), watcher:
+        with torch.no_grad(), intercepted(leaves, watcher), Reads(watcher.refuse_reads), watcher:
             loss = task(batch)
+        watcher.kept.check([loss], None, watcher.names)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     return Seen(
@@ -108,22 +120,6 @@ def watch(
         origin=watcher.origin_of([loss]),
         before=watcher.pending,
     )
-
-
-def watch_saved(
-    task: Callable[[Mapping[str, torch.Tensor]], torch.Tensor],
-    leaves: Mapping[str, nn.Module],
-    batch: Mapping[str, torch.Tensor],
-    samples: int,
-) -> tuple[list[float], bool]:
-    """Give the bytes that each call of a leaf keeps of one sample for its backward.
-
-    And whether the loss has a gradient.
-    """
-    watcher = _SavingWatcher()
-    with torch.enable_grad(), intercepted(leaves, watcher), watcher.packing():
-        loss = task(batch)
-    return [size_bytes / samples for size_bytes in watcher.saved], loss.requires_grad
 
 
 # Their result depends on sizes and dtypes alone.
@@ -152,6 +148,7 @@ class _Place:
 
     leaf: str | None = None
     tally: Tally = field(default_factory=Tally)
+    read: Origin = Origin()
 
 
 class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -162,19 +159,25 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.boundaries = boundaries
         self.calls: list[SeenCall] = []
         self.pending = Tally()
+        self.kept = Kept()
         self._place = _Place()
+        self._draws = 0
         self._origins: dict[int, Origin] = {}
         self._given: set[int] = set()  # ids of what leaves gave
         self._alive: list[torch.Tensor] = []  # a freed storage's address could be another's
 
+    @property
+    def names(self) -> list[str]:
+        return [call.leaf for call in self.calls]
+
     def mark(self, tensor: torch.Tensor, origin: Origin) -> None:
         self._alive.append(tensor)
-        self._origins[_storage(tensor)] = origin
+        self._origins[storage_of(tensor)] = origin
 
     def origin_of(self, values: object) -> Origin:
         origin = Origin()
         for tensor in tensors_of(values):
-            origin |= self._origins.get(_storage(tensor), Origin())
+            origin |= self._origins.get(storage_of(tensor), Origin())
         return origin
 
     def call(
@@ -196,8 +199,11 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.pending = Tally()
         self._place = _Place(leaf=name)
         made = forward(*arguments, **keywords)
-        tally, self._place = self._place.tally, _Place()
+        tally, origin = self._place.tally, origin | self._read_within(index)
         outputs, made_spec = tree_flatten(made)
+        outputs = self._handed_on(index, outputs)
+        made = tree_unflatten(outputs, made_spec)
+        self._place = _Place()
         taken = {id(item): place for place, item in enumerate(leaves) if torch.is_tensor(item)}
         given = tensors_of(outputs)
         returned = {place: taken[id(item)] for place, item in enumerate(given) if id(item) in taken}
@@ -221,6 +227,24 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.mark(tensor, value | self.origin_of([tensor]))
                 self._given.add(id(tensor))
         return made
+
+    def _read_within(self, index: int) -> Origin:
+        """Give what the leaf that runs has read, but for what entered by its boundary."""
+        read = self._place.read
+        outer = [value for value in read.values if (value.call, value.enters) != (index, True)]
+        return Origin(frozenset(outer), read.parameters, read.draws)
+
+    def _handed_on(self, index: int, outputs: Sequence[Any]) -> list[Any]:
+        """Give copies of what the leaf made: who reads the originals has them from elsewhere."""
+        self._place.tally = Tally()  # copying is no part of the leaf
+        copies = [
+            item.clone()
+            if isinstance(item, torch.Tensor) and self.kept.made_within(index, item)
+            else item
+            for item in outputs
+        ]
+        self.kept.give(tensors_of(copies))
+        return copies
 
     def _enter(self, index: int, leaves: list[Any]) -> tuple[Origin, dict[int, torch.Tensor]]:
         """Put copies in place of what no leaf gave, so that the originals stay what they are."""
@@ -249,34 +273,69 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             item.name: value
             for item, value in zip(function._schema.arguments, arguments, strict=False)
         } | dict(keywords)
+        read = tensors_of(list(named.values()))
+        call = None if self._place.leaf is None else len(self.calls)
+        self.kept.check(read, call, self.names)
+        check_owned(read, self._origins, self._place.leaf or "the code between modules")
         if self.calm:
             result = calmed(function, arguments, keywords, named)
         else:
             result = function(*arguments, **keywords)
-        if self._place.leaf is not None:
-            self._refuse_writes(self._place.leaf, function, named)
-            self._place.tally.count(function, named, result, self.samples)
+        if call is not None:
+            self._within_leaf(call, function, named, result)
             return result
         self.pending.count(function, named, result, self.samples)
         self._follow(function, named, result)
         return result
 
-    def _follow(self, function: Any, named: Mapping[str, Any], result: object) -> None:
-        origin = self.origin_of(list(named.values()))
-        packet = function.overloadpacket
-        if origin == Origin() or packet in _VALUE_FREE:
-            for tensor in tensors_of(result):
-                self._alive.append(tensor)
-            return
-        if packet in _READS and origin.values:
+    def refuse_reads(self, tensor: torch.Tensor) -> None:
+        """Refuse to give the numbers of a tensor to Python code outside of leaves."""
+        origin = self.origin_of([tensor])
+        if self._place.leaf is None and origin.values:
             leaf = self.calls[min(value.call for value in origin.values)].leaf
             raise InputError(
                 f"{leaf}: the model decides by numbers that this module gave (an `if`, an .item()"
                 " or the like behind it), so that what runs isn't known ahead; move the decision"
                 " into a module that isn't cut, and name it in `whole`"
             )
+
+    def _within_leaf(
+        self,
+        call: int,
+        function: Any,
+        named: Mapping[str, Any],
+        result: object,
+    ) -> None:
+        assert self._place.leaf is not None, "no leaf runs"
+        self._refuse_writes(self._place.leaf, function, named)
+        self._place.tally.count(function, named, result, self.samples)
+        read = tensors_of(list(named.values()))
+        origin = self.origin_of(read)
+        self._place.read |= origin
+        counts = function.overloadpacket not in _VALUE_FREE and (
+            origin != Origin() or self.kept.of_data(read)
+        )
+        depends = counts or draws_at_random(function, named)
+        self.kept.make(call, read, tensors_of(result), depends=depends)
+
+    def _follow(self, function: Any, named: Mapping[str, Any], result: object) -> None:
+        read = tensors_of(list(named.values()))
+        packet = function.overloadpacket
+        origin = Origin() if packet in _VALUE_FREE else self.origin_of(read)
+        if packet in _READS:
+            for tensor in read:
+                self.refuse_reads(tensor)
+        if packet not in _VALUE_FREE and self.kept.of_data(read):
+            self.kept.enter(tensors_of([_written(function, named), result]))
+        if draws_at_random(function, named):
+            origin |= Origin(draws=frozenset([self._draws]))
+            self._draws += 1
+        if origin == Origin():
+            for tensor in tensors_of(result):
+                self._alive.append(tensor)
+            return
         for tensor in tensors_of([_written(function, named), result]):
-            known = self._origins.get(_storage(tensor), Origin())
+            known = self._origins.get(storage_of(tensor), Origin())
             self.mark(tensor, known | origin)
 
     def _refuse_writes(self, leaf: str, function: Any, named: Mapping[str, Any]) -> None:
@@ -287,41 +346,6 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
 
 
-class _SavingWatcher:
-    def __init__(self) -> None:
-        self.saved: list[float] = []
-        self._seen: set[int] = set()
-        self._alive: list[torch.Tensor] = []
-        self._within = False
-
-    def call(
-        self,
-        name: str,
-        forward: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        keywords: dict[str, Any],
-    ) -> Any:
-        del name
-        self.saved.append(0.0)
-        self._within = True
-        made = forward(*arguments, **keywords)
-        self._within = False
-        return made
-
-    @contextmanager
-    def packing(self) -> Iterator[None]:
-        with torch.autograd.graph.saved_tensors_hooks(self._pack, lambda packed: packed):
-            yield
-
-    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        is_parameter = isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
-        if self._within and not is_parameter and _storage(tensor) not in self._seen:
-            self._seen.add(_storage(tensor))
-            self._alive.append(tensor)
-            self.saved[-1] += number_bytes(tensor)
-        return tensor
-
-
 def _written(function: Any, named: Mapping[str, Any]) -> list[Any]:
     """Give the arguments that the operation overwrites."""
     return [
@@ -329,7 +353,3 @@ def _written(function: Any, named: Mapping[str, Any]) -> list[Any]:
         for item in function._schema.arguments
         if item.alias_info is not None and item.alias_info.is_write and item.name in named
     ]
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)

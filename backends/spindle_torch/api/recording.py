@@ -1,0 +1,91 @@
+"""What a forward of a task records for its backward, leaf by leaf, in the leaf itself alone."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import checkpoint
+
+from spindle_sim.errors import InputError
+from spindle_torch.api.calls import intercepted
+from spindle_torch.api.kept import storage_of
+from spindle_torch.api.tally import number_bytes
+
+__all__ = ["watch_saved"]
+
+_CHECKPOINT = checkpoint.__file__
+_CALLING = nn.modules.module.__file__
+
+
+def watch_saved(
+    task: Callable[[Mapping[str, torch.Tensor]], torch.Tensor],
+    leaves: Mapping[str, nn.Module],
+    batch: Mapping[str, torch.Tensor],
+    samples: int,
+) -> tuple[list[float], bool]:
+    """Give the bytes that each call of a leaf keeps of one sample for its backward.
+
+    And whether the loss has a gradient.
+
+    Raises:
+        InputError: `torch.utils.checkpoint` is around a leaf and other code.
+    """
+    watcher = _SavingWatcher()
+    with torch.enable_grad(), intercepted(leaves, watcher), watcher.packing():
+        loss = task(batch)
+    return [size_bytes / samples for size_bytes in watcher.saved], loss.requires_grad
+
+
+class _SavingWatcher:
+    def __init__(self) -> None:
+        self.saved: list[float] = []
+        self._seen: set[int] = set()
+        self._alive: list[torch.Tensor] = []
+        self._within = False
+
+    def call(
+        self,
+        name: str,
+        forward: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+    ) -> Any:
+        if _is_recomputed_with_others():
+            raise InputError(
+                f"{name}: lies within torch.utils.checkpoint, which would run it once more in the"
+                " backward, on devices that don't have it, too; leave that out (transformers:"
+                " gradient_checkpointing_disable()), since the plan says what is recomputed"
+            )
+        self.saved.append(0.0)
+        self._within = True
+        made = forward(*arguments, **keywords)
+        self._within = False
+        return made
+
+    @contextmanager
+    def packing(self) -> Iterator[None]:
+        with torch.autograd.graph.saved_tensors_hooks(self._pack, lambda packed: packed):
+            yield
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        is_parameter = isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
+        if self._within and not is_parameter and storage_of(tensor) not in self._seen:
+            self._seen.add(storage_of(tensor))
+            self._alive.append(tensor)
+            self.saved[-1] += number_bytes(tensor)
+        return tensor
+
+
+def _is_recomputed_with_others() -> bool:
+    """Tell whether torch's checkpoint will call the leaf again, and more than the leaf alone."""
+    frame = sys._getframe(2)  # the wrapper's, of the leaf's forward
+    direct = True
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_filename == _CHECKPOINT:
+            return not direct or not torch.is_grad_enabled()
+        direct = direct and frame.f_code.co_filename == _CALLING
+    return False
