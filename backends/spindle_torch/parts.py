@@ -236,5 +236,5 @@ def _typical_s(operation: str, runs: Sequence[Sequence[float]]) -> float:
     """
     if operation == "transfer":
         return statistics.fmean(time_s for times in runs for time_s in times)
-    slowest_s = [max(each) for each in zip(*runs, strict=True)]
+    slowest_s: list[float] = [max(each) for each in zip(*runs, strict=True)]
     return statistics.median(slowest_s)
