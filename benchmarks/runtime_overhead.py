@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -155,6 +155,7 @@ def run_rank(folder: Path, rank: int, ranks: int, iterations: int) -> None:
     from spindle_torch.events import Event, to_timeline
     from spindle_torch.groups import make_groups
     from spindle_torch.outcome import execution_to_json
+    from spindle_torch.telling import all_gather_json
     from spindle_torch.training import make_training
 
     torch.set_num_threads(1)
@@ -188,8 +189,7 @@ def run_rank(folder: Path, rank: int, ranks: int, iterations: int) -> None:
             took_s[tracing].append(time.perf_counter() - start_s)
             if tracing:
                 own = start_s, tuple(events)
-                notes: list[tuple[float, Sequence[Event]]] = [own] * ranks
-                dist.all_gather_object(notes, own)
+                notes = all_gather_json(own, tuple[float, tuple[Event, ...]])
                 starts, all_events = zip(*notes, strict=True)
                 timelines.append(to_timeline(plan, "torch-gloo", all_events, starts))
     if rank == 0:

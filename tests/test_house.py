@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SHIPPED = sorted([*ROOT.glob("spindle_sim/**/*.py"), *ROOT.glob("backends/*/**/*.py")])
 FILES = sorted([*SHIPPED, *ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("tests/**/*.py")])
+RUN = sorted([*SHIPPED, *ROOT.glob("traces/**/*.py"), *ROOT.glob("benchmarks/**/*.py")])
 DATA = [
     path
     for path in SHIPPED
@@ -23,6 +25,29 @@ MAX_FUNCTION_LINES = 60
 MAX_POSITIONAL_PARAMETERS = 5
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"}
 PLAIN_EXCEPTIONS = {"Exception", "BaseException", "ValueError", "RuntimeError", "TypeError"}
+UNSAFE_MODULES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+# What has a safe form, and what doesn't: torch's collectives of objects and its checkpoints' own
+# exchange are pickles, and so is what `torch.load` reads unless it is told `weights_only`.
+UNSAFE_NAMES = {
+    "all_gather_object",
+    "broadcast_object_list",
+    "eval",
+    "exec",
+    "full_load",
+    "gather_object",
+    "recv_object_list",
+    "rpc",
+    "scatter_object_list",
+    "send_object_list",
+    "state_dict_loader",
+    "state_dict_saver",
+    "unsafe_load",
+}
+UNSAFE_CALLS = {
+    "torch.load": "weights_only=True",
+    "yaml.load": "Loader=yaml.SafeLoader",
+    "yaml.load_all": "Loader=yaml.SafeLoader",
+}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -92,6 +117,71 @@ def test_a_users_mistake_raises_a_spindle_error(path: Path) -> None:
             raised = node.exc.func
             name = raised.id if isinstance(raised, ast.Name) else ""
             assert name not in PLAIN_EXCEPTIONS, f"line {node.lineno}: raise a SpindleError"
+
+
+@pytest.mark.parametrize("path", RUN, ids=_name)
+def test_nothing_that_is_read_can_run_code(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert not list(_unsafe(tree)), "read and send JSON, safetensors or tensors"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "import numpy, dill as d",
+        "from pickle import loads",
+        "from torch.distributed import gather_object as gather",
+        "from torch.distributed.checkpoint.state_dict_saver import save",
+        "import torch.distributed.checkpoint.state_dict_loader as loading",
+        "dist.broadcast_object_list(told)",
+        "dist.rpc.init_rpc('a')",
+        "eval(text)",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "yaml.load(text, Loader=yaml.Loader)",
+        "numpy.load(path, allow_pickle=True)",
+    ],
+)
+def test_what_runs_code_when_it_is_read_is_noticed(code: str) -> None:
+    assert list(_unsafe(ast.parse(code)))
+
+
+def test_safe_readers_are_let_through() -> None:
+    code = (
+        "torch.load(path, weights_only=True); yaml.load(text, Loader=yaml.SafeLoader)\n"
+        "json.loads(text); model.eval(); dist.all_gather(parts, own)"
+    )
+    assert not list(_unsafe(ast.parse(code)))
+
+
+def _unsafe(tree: ast.AST) -> Iterator[str]:
+    """Give what could run code that comes with data, as "line 3: pickle"."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                parts = {part for item in names for part in item.name.split(".")}
+            case ast.ImportFrom(module=module, names=names):
+                parts = {*(module or "").split("."), *(item.name for item in names)}
+            case ast.Name(id=name):
+                parts = {name}
+            case ast.Attribute(attr=name) if name != "eval":  # a module's: it evaluates nothing
+                parts = {name}
+            case ast.Call():
+                parts = set(_unsafe_call(node))
+            case _:
+                continue
+        for name in sorted(parts & (UNSAFE_MODULES | UNSAFE_NAMES | UNSAFE_CALLS.keys())):
+            yield f"line {node.lineno}: {name}"
+
+
+def _unsafe_call(call: ast.Call) -> Iterator[str]:
+    given = {ast.unparse(item) for item in call.keywords}
+    name = ast.unparse(call.func)
+    if name in UNSAFE_CALLS and UNSAFE_CALLS[name] not in given:
+        yield name
+    if "allow_pickle=True" in given:
+        yield "pickle"
 
 
 @pytest.mark.parametrize("path", DATA, ids=_name)

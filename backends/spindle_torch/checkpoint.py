@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from spindle_sim.backend import ExecutionOptions
 from spindle_sim.errors import UsageError
+from spindle_torch.agreement import from_first
 from spindle_torch.checkpoint_exchange import write_state
 from spindle_torch.checkpoint_folder import (
     Found,
@@ -21,7 +22,7 @@ from spindle_torch.checkpoint_folder import (
     make_room,
 )
 from spindle_torch.checkpoint_index import Cursor, Progress
-from spindle_torch.checkpoint_resume import Sources, agree_on, from_first, left_state, restore
+from spindle_torch.checkpoint_resume import Sources, agree_on, left_state, restore
 from spindle_torch.checkpoint_state import model_state, optimizer_state
 from spindle_torch.checkpoint_storage import FolderWriter
 from spindle_torch.training import Training
@@ -144,7 +145,7 @@ def _make_room(saver: Saver, found: Found | None) -> None:
     folder = Path(saver.options.checkpoints.folder)
     goes_on = found is not None and _lies_in(found.folder, folder)
     after = saver.first_step if goes_on else None
-    for note in from_first(lambda: make_room(folder, after)):
+    for note in from_first(lambda: make_room(folder, after), tuple[str, ...]):
         saver.tell(note)
 
 
@@ -164,7 +165,7 @@ def _keep_aside(saver: Saver, found: Found, sources: Sources) -> str | None:
     if not sources.left[0] and _lies_in(found.folder, folder):
         return found.index.progress.aside
     aside = folder / f"aside-{saver.first_step}-{_digest(sources)}"
-    if not from_first(lambda: is_whole_or_gone(aside)):
+    if not from_first(lambda: is_whole_or_gone(aside), bool):
         progress = replace(found.index.progress, aside=None)
         write_state(left_state(sources), FolderWriter(aside, progress))
     if sources.dropped:

@@ -1,11 +1,23 @@
-"""One checkpoint written or read by all ranks together, through torch.distributed.checkpoint."""
+"""One checkpoint written or read by all ranks together.
 
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
+What is written where torch.distributed.checkpoint plans; its own `save` and `load` would tell that
+by pickles.
+"""
 
-from spindle_torch.checkpoint_planning import PieceLoadPlanner, PieceSavePlanner, State
-from spindle_torch.checkpoint_storage import FolderReader, FolderWriter
+import torch.distributed as dist
+
+from spindle_torch.agreement import together
+from spindle_torch.checkpoint_planning import (
+    Box,
+    State,
+    box_at,
+    offered_boxes,
+    place_of,
+    read_items,
+    share_out,
+)
+from spindle_torch.checkpoint_storage import FolderReader, FolderWriter, Written
+from spindle_torch.telling import all_gather_json, gather_json
 
 __all__ = ["read_state", "write_state"]
 
@@ -14,12 +26,20 @@ def write_state(state: State, writer: FolderWriter) -> None:
     """Write what the ranks hold; where several hold the same box, one of them does.
 
     Raises:
+        UsageError: there can't be such a folder.
         ExecutionError: the file system doesn't take it.
     """
-    try:
-        save({}, storage_writer=writer, planner=PieceSavePlanner(state))
-    except CheckpointException as error:
-        raise _cause(error) from None
+    rank = dist.get_rank()
+    together(lambda: None if rank else writer.begin())
+    shares, metadata = share_out(all_gather_json(offered_boxes(state), tuple[Box, ...]))
+    own = together(lambda: writer.write(rank, shares[rank], lambda item: box_at(state, item)))
+    written = gather_json(own, tuple[Written, ...])
+
+    def finish() -> None:
+        if written is not None:
+            writer.finish(metadata, [item for files in written for item in files])
+
+    together(finish)
 
 
 def read_state(state: State, reader: FolderReader) -> None:
@@ -28,16 +48,5 @@ def read_state(state: State, reader: FolderReader) -> None:
     Raises:
         InputError: the checkpoint isn't what its index says.
     """
-    try:
-        load({}, storage_reader=reader, planner=PieceLoadPlanner(state))
-    except CheckpointException as error:
-        raise _cause(error) from None
-
-
-def _cause(error: CheckpointException) -> BaseException:
-    """Give what happened on the first rank that failed.
-
-    torch's own exception is no `Exception`, which nobody who catches those would expect.
-    """
-    cause, _ = error.failures[min(error.failures)]
-    return cause
+    items = read_items(state, reader.metadata)
+    together(lambda: reader.read(items, lambda item: place_of(state, item)))

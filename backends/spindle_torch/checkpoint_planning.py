@@ -1,13 +1,11 @@
-"""Who writes and reads which box of which tensor: planners of torch.distributed.checkpoint.
+"""Who writes and reads which box of which tensor, as torch.distributed.checkpoint plans it.
 
 A rank's state is boxes of whole tensors by key. Keys and boxes say nothing of ranks, so that what
-any division wrote any other can read.
+any division wrote any other can read. All here comes to the same on every rank.
 """
 
-import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -19,8 +17,6 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import (
-    LoadPlan,
-    LoadPlanner,
     ReadItem,
     SavePlan,
     TensorWriteData,
@@ -29,7 +25,16 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-__all__ = ["Piece", "PieceLoadPlanner", "PieceSavePlanner", "State"]
+__all__ = [
+    "Box",
+    "Piece",
+    "State",
+    "box_at",
+    "offered_boxes",
+    "place_of",
+    "read_items",
+    "share_out",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,85 +57,77 @@ class Piece:
 State = Mapping[str, tuple[Piece, ...]]
 
 
-class PieceSavePlanner(DefaultSavePlanner):
-    """Writes each box once, whichever of the ranks that hold it has the least to write."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """What a rank tells the others of a piece."""
 
-    def __init__(self, state: State) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self.pieces = state
+    key: str
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    shape: tuple[int, ...]  # of the whole tensor
+    dtype: str
 
-    def create_local_plan(self) -> SavePlan:
-        """Offer everything that this rank holds, sorted: the same state makes the same files."""
-        self.plan = SavePlan(
-            [_write_item(key, piece) for key in sorted(self.pieces) for piece in self.pieces[key]]
+
+def offered_boxes(state: State) -> tuple[Box, ...]:
+    """Give everything that this rank holds, sorted: the same state makes the same files."""
+    return tuple(
+        Box(
+            key=key,
+            offsets=piece.offsets,
+            sizes=tuple(piece.tensor.size()),
+            shape=piece.shape,
+            dtype=str(piece.tensor.dtype).removeprefix("torch."),
         )
-        return self.plan
-
-    def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
-        """Give the numbers of a box."""
-        return _piece_at(self.pieces, write_item.index).tensor
+        for key in sorted(state)
+        for piece in state[key]
+    )
 
 
-class PieceLoadPlanner(LoadPlanner):
-    """Reads the numbers of every box that this rank holds, from wherever they were written."""
+def share_out(offered: Sequence[Sequence[Box]]) -> tuple[list[list[WriteItem]], Metadata]:
+    """Give what each rank writes, and what is written in all.
 
-    def __init__(self, state: State) -> None:
-        self.pieces = state
-        self.metadata: Metadata | None = None
-
-    def set_up_planner(
-        self,
-        state_dict: Any,
-        metadata: Metadata | None = None,
-        is_coordinator: bool = False,  # noqa: FBT001, FBT002  (as torch calls it)
-    ) -> None:
-        """Take note of what was written."""
-        del state_dict, is_coordinator
-        self.metadata = metadata
-
-    def create_local_plan(self) -> LoadPlan:
-        """Intersect what this rank holds with what was written."""
-        assert self.metadata is not None, "the reader knows what was written"
-        items: list[ReadItem] = []
-        for key, held in self.pieces.items():
-            entry = self.metadata.state_dict_metadata[key]
-            assert isinstance(entry, TensorStorageMetadata), f"{key} is no tensor"
-            items += create_read_items_for_chunk_list(key, entry, [piece.chunk for piece in held])
-        return LoadPlan(items)
-
-    def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
-        """Leave every rank its own."""
-        return global_plan
-
-    def finish_plan(self, central_plan: LoadPlan) -> LoadPlan:
-        """Leave it as it is."""
-        return central_plan
-
-    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Refuse: there are tensors only."""
-        raise AssertionError(f"{read_item.dest_index.fqn}: only tensors are written")
-
-    def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
-        """Give the place of the numbers that are read."""
-        tensor = _piece_at(self.pieces, read_item.dest_index).tensor
-        for dimension, (begin, length) in enumerate(
-            zip(read_item.dest_offsets, read_item.lengths, strict=True)
-        ):
-            tensor = tensor.narrow(dimension, begin, length)
-        return tensor
-
-    def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
-        """Nothing is left to do: it was read into its place."""
+    Each box is written once, by whichever of the ranks that hold it has the least to write.
+    """
+    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    plans, metadata = planner.create_global_plan(
+        [SavePlan([_write_item(box) for box in boxes]) for boxes in offered]
+    )
+    return [plan.items for plan in plans], metadata
 
 
-def _write_item(key: str, piece: Piece) -> WriteItem:
+def box_at(state: State, item: WriteItem) -> torch.Tensor:
+    """Give the numbers of a box that this rank writes."""
+    return _piece_at(state, item.index).tensor
+
+
+def read_items(state: State, metadata: Metadata) -> list[ReadItem]:
+    """Intersect what this rank holds with what was written."""
+    items: list[ReadItem] = []
+    for key, held in state.items():
+        entry = metadata.state_dict_metadata[key]
+        assert isinstance(entry, TensorStorageMetadata), f"{key} is no tensor"
+        items += create_read_items_for_chunk_list(key, entry, [piece.chunk for piece in held])
+    return items
+
+
+def place_of(state: State, item: ReadItem) -> torch.Tensor:
+    """Give the place of the numbers that are read."""
+    tensor = _piece_at(state, item.dest_index).tensor
+    for dimension, (begin, length) in enumerate(zip(item.dest_offsets, item.lengths, strict=True)):
+        tensor = tensor.narrow(dimension, begin, length)
+    return tensor
+
+
+def _write_item(box: Box) -> WriteItem:
     return WriteItem(
-        index=MetadataIndex(key, piece.offsets),
+        index=MetadataIndex(box.key, box.offsets),
         type=WriteItemType.SHARD,
         tensor_data=TensorWriteData(
-            chunk=piece.chunk,
-            properties=TensorProperties(dtype=piece.tensor.dtype),
-            size=torch.Size(piece.shape),
+            chunk=ChunkStorageMetadata(
+                offsets=torch.Size(box.offsets), sizes=torch.Size(box.sizes)
+            ),
+            properties=TensorProperties(dtype=getattr(torch, box.dtype)),
+            size=torch.Size(box.shape),
         ),
     )
 

@@ -5,15 +5,15 @@ Every rank comes to the same answer from the same index.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
-from spindle_sim.errors import InputError, SpindleError
+from spindle_sim.errors import InputError
+from spindle_torch.agreement import from_first
 from spindle_torch.checkpoint_exchange import read_state
 from spindle_torch.checkpoint_folder import Found, check_files, find_checkpoint, read_checkpoint
 from spindle_torch.checkpoint_index import Index
@@ -27,11 +27,10 @@ from spindle_torch.checkpoint_state import (
     trained_names,
 )
 from spindle_torch.checkpoint_storage import FolderReader
+from spindle_torch.telling import all_gather_json
 from spindle_torch.training import Training
 
-__all__ = ["Sources", "agree_on", "from_first", "left_state", "restore"]
-
-_Known = TypeVar("_Known")
+__all__ = ["Sources", "agree_on", "left_state", "restore"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,24 +64,6 @@ class Sources:
         return _counted(self.left[0]) if self.left[0] else ""
 
 
-def from_first(make: Callable[[], _Known]) -> _Known:
-    """Give what the first rank makes, or raise its error, on every rank.
-
-    Raises:
-        SpindleError: the first rank raised it.
-    """
-    told: list[_Known | SpindleError | None] = [None]
-    if dist.get_rank() == 0:
-        try:
-            told = [make()]
-        except SpindleError as error:
-            told = [error]
-    dist.broadcast_object_list(told)
-    if isinstance(told[0], SpindleError):
-        raise told[0]
-    return told[0]  # type: ignore[return-value]  # what was made on the first
-
-
 def agree_on(path: Path) -> Found:
     """Give the checkpoint to go on from, which the first rank chooses.
 
@@ -91,7 +72,7 @@ def agree_on(path: Path) -> Found:
     Raises:
         InputError: there is none that is whole, or it is corrupt.
     """
-    found = from_first(lambda: find_checkpoint(path))
+    found = from_first(lambda: find_checkpoint(path), Found)
     if read_checkpoint(found.folder).digest != found.index.digest:
         raise InputError(f"{found.folder}: isn't what rank 0 has there; all must see one folder")
     folders = [found.folder] if found.aside is None else [found.folder, found.aside]
@@ -172,8 +153,7 @@ def _wanted(training: Training) -> tuple[dict[str, tuple[int, ...]], set[str]]:
         (name := parameter_of(key)): (pieces[0].shape, name in trained)
         for key, pieces in model_state(training, all_held=True).items()
     }
-    everywhere = [own] * dist.get_world_size()
-    dist.all_gather_object(everywhere, own)
+    everywhere = all_gather_json(own, dict[str, tuple[tuple[int, ...], bool]])
     merged = {name: item for held in everywhere for name, item in held.items()}
     shapes = {name: shape for name, (shape, _) in merged.items()}
     return shapes, {name for name, (_, is_trained) in merged.items() if is_trained}

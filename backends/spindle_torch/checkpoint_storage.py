@@ -1,4 +1,4 @@
-"""Checkpoints on a file system, for torch.distributed.checkpoint: safetensors and a JSON index.
+"""Checkpoints on a file system: safetensors and a JSON index.
 
 torch's own storage keeps its metadata as a pickle, which can run code when it is loaded
 (docs/decisions/017-checkpoints-without-pickle.md).
@@ -6,8 +6,8 @@ torch's own storage keeps its metadata as a pickle, which can run code when it i
 
 import hashlib
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import (
-    LoadPlan,
-    LoadPlanner,
-    ReadItem,
-    SavePlan,
-    SavePlanner,
-    WriteItem,
-)
-from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
-from torch.futures import Future
+from torch.distributed.checkpoint.planner import ReadItem, WriteItem
 
 from spindle_sim.errors import ExecutionError, InputError
 from spindle_torch.checkpoint_folder import INDEX_NAME, begin_writing, commit
@@ -43,20 +34,21 @@ from spindle_torch.checkpoint_index import (
     piece_name,
 )
 
-__all__ = ["FolderReader", "FolderWriter"]
+__all__ = ["FolderReader", "FolderWriter", "Written"]
 
 _FILE_BYTES = 2**28  # of numbers in one file: they are in memory twice while it is written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
-    """Where a box was written, and to what a file."""
+class Written:
+    """A file that a rank wrote: its boxes, by key and where they begin."""
 
     file: str
     entry: FileEntry
+    boxes: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-class FolderWriter(StorageWriter):
+class FolderWriter:
     """Writes one checkpoint to a folder that doesn't exist before it is whole."""
 
     def __init__(self, folder: Path, progress: Progress) -> None:
@@ -64,61 +56,45 @@ class FolderWriter(StorageWriter):
         self.unfinished = folder.with_name(folder.name + ".tmp")
         self.progress = progress
 
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Nothing is kept from one checkpoint to the next."""
+    def begin(self) -> None:
+        """Make the folder: on one rank, before any writes.
 
-    def set_up_storage_writer(
+        Raises:
+            UsageError: it can't be made.
+        """
+        self.unfinished = begin_writing(self.folder)
+
+    def write(
         self,
-        is_coordinator: bool,  # noqa: FBT001  (as torch calls it)
-        *_args: Any,
-        **_options: Any,
-    ) -> None:
-        """Make the folder, before any rank writes."""
-        if is_coordinator:
-            self.unfinished = begin_writing(self.folder)
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Leave it as it is."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Number the writers, so that their files have different names."""
-        return [replace(plan, storage_data=number) for number, plan in enumerate(plans)]
-
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's boxes into files of its own.
+        rank: int,
+        items: Iterable[WriteItem],
+        numbers: Callable[[WriteItem], torch.Tensor],
+    ) -> tuple[Written, ...]:
+        """Write a rank's boxes into files of its own.
 
         Raises:
             ExecutionError: the file system doesn't take them.
         """
-        results: list[WriteResult] = []
-        for number, items in enumerate(_shared_out(plan.items)):
-            name = f"part-{plan.storage_data:05d}-{number:05d}.safetensors"
+        written: list[Written] = []
+        for number, share in enumerate(_shared_out(items)):
+            name = f"part-{rank:05d}-{number:05d}.safetensors"
             try:
-                entry = self._write_file(name, items, planner)
+                entry = self._write_file(name, share, numbers)
             except OSError as error:
                 raise ExecutionError(
                     f"{self.unfinished / name}: can't be written: {os.strerror(error.errno or 0)}"
                 ) from error
-            results += [
-                WriteResult(
-                    index=item.index,
-                    size_in_bytes=_size_bytes(item),
-                    storage_data=_Written(file=name, entry=entry),
-                )
-                for item in items
-            ]
-        done: Future[list[WriteResult]] = Future()
-        done.set_result(results)
-        return done
+            boxes = tuple((item.index.fqn, tuple(item.index.offset or ())) for item in share)
+            written.append(Written(file=name, entry=entry, boxes=boxes))
+        return tuple(written)
 
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the index last, and give the folder its name.
+    def finish(self, metadata: Metadata, files: Iterable[Written]) -> None:
+        """Write the index last, and give the folder its name: on one rank.
 
         Raises:
             ExecutionError: the file system doesn't take it.
         """
-        index = _index(self.progress, metadata, [item for found in results for item in found])
+        index = _index(self.progress, metadata, tuple(files))
         try:
             _write_through(self.unfinished / INDEX_NAME, dump_index(index).encode())
             commit(self.unfinished)
@@ -127,92 +103,60 @@ class FolderWriter(StorageWriter):
                 f"{self.folder}: can't be written: {os.strerror(error.errno or 0)}"
             ) from error
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Tell whether torch may choose this by a path alone: it can't, the progress is missing."""
-        del checkpoint_id
-        return False
-
-    def _write_file(self, name: str, items: Iterable[WriteItem], planner: SavePlanner) -> FileEntry:
+    def _write_file(
+        self,
+        name: str,
+        items: Iterable[WriteItem],
+        numbers: Callable[[WriteItem], torch.Tensor],
+    ) -> FileEntry:
         tensors = {}
         for item in items:
-            tensor = planner.resolve_data(item)
-            assert isinstance(tensor, torch.Tensor), f"{item.index.fqn} is no tensor"
             offsets = tuple(item.index.offset or ())
             # A copy: a view would be written with all of the storage behind it.
-            own = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+            own = numbers(item).detach().cpu().clone(memory_format=torch.contiguous_format)
             tensors[piece_name(item.index.fqn, offsets)] = own
         content = save(tensors)
         _write_through(self.unfinished / name, content)
         return FileEntry(size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
-class FolderReader(StorageReader):
+class FolderReader:
     """Reads one checkpoint, whose index was read before."""
 
     def __init__(self, folder: Path, index: Index) -> None:
         self.folder = folder
         self.index = index
 
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Nothing is kept from one checkpoint to the next."""
-
-    def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
+    @property
+    def metadata(self) -> Metadata:
         """Give what was written, as torch has it."""
         return Metadata({key: _metadata(entry) for key, entry in self.index.tensors.items()})
 
-    def set_up_storage_reader(
-        self,
-        metadata: Metadata,
-        is_coordinator: bool,  # noqa: FBT001  (as torch calls it)
-        *_args: Any,
-        **_options: Any,
-    ) -> None:
-        """Nothing to set up."""
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Leave it as it is."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Leave them as they are."""
-        return plans
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read the numbers into their places, a file after the other.
+    def read(self, items: Iterable[ReadItem], place: Callable[[ReadItem], torch.Tensor]) -> None:
+        """Read numbers into their places, a file after the other.
 
         Raises:
             InputError: a file hasn't what the index says.
         """
         by_file: dict[str, list[ReadItem]] = {}
-        for item in plan.items:
+        for item in items:
             by_file.setdefault(self._chunk(item).file, []).append(item)
-        for name, items in by_file.items():
+        for name, own in by_file.items():
             try:
                 with safe_open(self.folder / name, framework="pt") as file:
-                    for item in items:
-                        self._read(file, item, planner)
+                    for item in own:
+                        self._read(file, item, place(item))
             except (SafetensorError, OSError) as error:
                 raise InputError(f"{self.folder}: is corrupt: {name}: {error}") from error
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Tell whether torch may choose this by a path alone: it can't, the index is missing."""
-        del checkpoint_id
-        return False
 
     def _chunk(self, item: ReadItem) -> Chunk:
         offsets = tuple(item.storage_index.offset or ())
         chunks = self.index.tensors[item.storage_index.fqn].chunks
         return next(chunk for chunk in chunks if chunk.offsets == offsets)
 
-    def _read(self, file: Any, item: ReadItem, planner: LoadPlanner) -> None:
+    def _read(self, file: Any, item: ReadItem, target: torch.Tensor) -> None:
         chunk = self._chunk(item)
         name = piece_name(item.storage_index.fqn, chunk.offsets)
-        target = planner.resolve_tensor(item)
         if tuple(item.lengths) == chunk.sizes:
             numbers = file.get_tensor(name)
         else:
@@ -221,7 +165,6 @@ class FolderReader(StorageReader):
         if numbers.shape != target.shape:
             raise InputError(f"{self.folder}: is corrupt: {chunk.file}: {name} has another shape")
         target.copy_(numbers)
-        planner.commit_tensor(item, target)
 
 
 def _shared_out(items: Iterable[WriteItem]) -> list[list[WriteItem]]:
@@ -250,20 +193,21 @@ def _write_through(path: Path, content: bytes) -> None:
         os.fsync(stream.fileno())
 
 
-def _index(progress: Progress, metadata: Metadata, results: Iterable[WriteResult]) -> Index:
-    written = {(item.index.fqn, tuple(item.index.offset or ())): item for item in results}
+def _index(progress: Progress, metadata: Metadata, written: Iterable[Written]) -> Index:
+    written = tuple(written)
+    files = {box: item.file for item in written for box in item.boxes}
     tensors = {}
     for key, entry in metadata.state_dict_metadata.items():
         assert isinstance(entry, TensorStorageMetadata), f"{key} is no tensor"
         chunks = []
         for chunk in entry.chunks:
             offsets = tuple(chunk.offsets)
-            file = written[key, offsets].storage_data.file
+            file = files[key, offsets]
             chunks.append(Chunk(offsets=offsets, sizes=tuple(chunk.sizes), file=file))
         dtype = str(entry.properties.dtype).removeprefix("torch.")
         tensors[key] = TensorEntry(dtype=dtype, shape=tuple(entry.size), chunks=tuple(chunks))
-    files = {item.storage_data.file: item.storage_data.entry for item in written.values()}
-    return Index(progress=progress, files=files, tensors=tensors)
+    entries = {item.file: item.entry for item in written}
+    return Index(progress=progress, files=entries, tensors=tensors)
 
 
 def _metadata(entry: TensorEntry) -> TensorStorageMetadata:

@@ -11,6 +11,8 @@ from platform import node
 import torch
 import torch.distributed as dist
 
+from spindle_torch.telling import all_gather_json
+
 __all__ = ["measured_offset_s", "shared_clock"]
 
 _ROUND_TRIPS = 50
@@ -18,8 +20,7 @@ _ROUND_TRIPS = 50
 
 def shared_clock(rank: int, device: torch.device) -> Callable[[], float]:
     """Give a clock, in seconds, that agrees with that of rank 0; all ranks must call this."""
-    hosts: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(hosts, node())
+    hosts = all_gather_json(node(), str)
     offset_s = 0.0
     for other, host in enumerate(hosts):
         if host != hosts[0] and rank in (0, other):

@@ -6,7 +6,6 @@ first round warms up and isn't counted.
 """
 
 import gc
-import pickle
 import signal
 import statistics
 import sys
@@ -22,7 +21,6 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from spindle_sim.backend import Execution, Validation
 from spindle_sim.plan import Plan
-from spindle_sim.plan.atomic import write_atomically
 from spindle_torch.clocks import shared_clock
 from spindle_torch.emulation import Emulation
 from spindle_torch.engine import Engine
@@ -32,8 +30,10 @@ from spindle_torch.groups import make_groups
 from spindle_torch.parts import Parts, Times, make_parts, of_round, profiling
 from spindle_torch.process import end_with_parent, wake_in_time
 from spindle_torch.program import Program
+from spindle_torch.requirements import check_requirements
+from spindle_torch.telling import gather_json
 from spindle_torch.training import make_training
-from spindle_torch.validation import Task
+from spindle_torch.validation import Task, read_task, write_result
 
 __all__ = ["main"]
 
@@ -71,13 +71,21 @@ class _Turns:
         self.notes.clear()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What one rank tells rank 0 at the end; JSON has no keys such as those of `Times`."""
+
+    times: tuple[tuple[tuple[object, ...], list[float]], ...]
+    notes: _Notes
+
+
 def main(arguments: Sequence[str]) -> int:
     """Fork the ranks, and wait for them; rank 0 writes the result."""
     end_with_parent(signal.SIGTERM)
     folder = Path(arguments[0])
-    task: Task
-    programs: list[tuple[Program, ...]]
-    task, programs = pickle.loads((folder / "task").read_bytes())  # our own launcher's
+    task = read_task(folder)
+    # Once for all ranks, which then share them.
+    programs = [check_requirements(plan, task.options, {}) for plan in task.plans]
 
     def run(rank: int, store: Store) -> None:
         _be_rank(folder, task, [each[rank] for each in programs], rank, store)
@@ -105,14 +113,12 @@ def _be_rank(
     turns.warm_up()
     for number in range(1, task.options.iterations + 1):
         turns.round(number)
-    own = turns.parts.times, turns.notes
-    gathered: list[tuple[Times, _Notes]] | None = None
-    if rank == 0:
-        gathered = [own] * task.num_ranks
-    dist.gather_object(own, gathered)
+    own = _Found(times=tuple(turns.parts.times.items()), notes=turns.notes)
+    gathered = gather_json(own, _Found)
     if gathered is not None:
-        found = _validation(task, turns.parts, gathered, time.monotonic() - begun_s)
-        write_atomically(folder / "result", pickle.dumps(found))
+        ranks = [(dict(found.times), found.notes) for found in gathered]
+        elapsed_s = time.monotonic() - begun_s
+        write_result(folder, _validation(task, turns.parts, ranks, elapsed_s))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -31,6 +31,7 @@ from spindle_torch.model import Brought, CustomOperator
 from spindle_torch.outcome import execution_to_json
 from spindle_torch.progress import step_teller
 from spindle_torch.requirements import AUTOCASTS, check_requirements, overlap_of
+from spindle_torch.telling import all_gather_json, gather_json
 from spindle_torch.training import Training, make_training
 from spindle_torch.work import Work
 
@@ -152,8 +153,7 @@ def _check_ranks(plan: Plan, options: WorkerOptions) -> None:
         torch.__version__,
         str(sorted(asdict(options.execution).items())),
     )
-    held: list[tuple[str, str, str]] = [own] * ranks
-    dist.all_gather_object(held, own)
+    held = all_gather_json(own, tuple[str, str, str])
     for place, what in enumerate(("plan", "version of torch", "set of options")):
         others = [str(rank) for rank, item in enumerate(held) if item[place] != held[0][place]]
         if others:
@@ -216,11 +216,8 @@ def _iterate(
     for step in steps:
         start_s, events = engine.run_iteration(step)
         own = _Notes(start_s=start_s, events=tuple(events), losses=engine.work.losses())
-        notes: list[_Notes] | None = None
-        if engine.program.rank == 0:
-            notes = [own] * dist.get_world_size()
         engine.is_waiting = True
-        dist.gather_object(own, notes)
+        notes = gather_json(own, _Notes)
         if saver is not None:
             saver.after_step(step + 1)
         engine.is_waiting = False

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 
 from spindle_sim.errors import ExecutionError, PlanError, UsageError
 from spindle_sim.plan import Plan
@@ -15,6 +14,7 @@ from spindle_torch.api.sites import split_sites
 from spindle_torch.api.splitting import SplitModel
 from spindle_torch.pool import OperatorKey
 from spindle_torch.shapes import Site
+from spindle_torch.telling import all_gather_json
 
 __all__ = ["BroughtModel", "check_plan"]
 
@@ -46,8 +46,7 @@ def _check_alike(split: SplitModel) -> None:
     for name, tensor in sorted(split.root.state_dict().items()):
         own.update(name.encode())
         own.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    held = [own.hexdigest()] * dist.get_world_size()
-    dist.all_gather_object(held, held[0])
+    held = all_gather_json(own.hexdigest(), str)
     others = [str(rank) for rank, item in enumerate(held) if item != held[0]]
     if others:
         raise ExecutionError(
