@@ -16,6 +16,7 @@ from spindle_torch.intervals import own_span
 
 __all__ = [
     "Members",
+    "begin_all_gather",
     "begin_all_reduce",
     "begin_reduce_scatter",
     "copied",
@@ -35,10 +36,11 @@ class Members:
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Give the tensors of all members, equal in shape, in the slice's order."""
-        parts = [torch.empty_like(tensor) for _ in self.ranks]
-        dist.all_gather(parts, tensor.contiguous(), group=self.group)
+        own = tensor.contiguous()
+        parts = own.new_empty((len(self.ranks), *own.shape))
+        begin_all_gather(parts.view(-1), own.view(-1), self).wait()
         # A process group counts its ranks in ascending order, whatever the slice's order is.
-        by_rank = dict(zip(sorted(self.ranks), parts, strict=True))
+        by_rank = dict(zip(sorted(self.ranks), parts.unbind(), strict=True))
         return [by_rank[rank] for rank in self.ranks]
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -54,6 +56,18 @@ class Members:
         own = torch.empty_like(whole[0])
         begin_reduce_scatter(own.view(-1), whole.view(-1), self).wait()
         return own
+
+
+def begin_all_gather(whole: torch.Tensor, own: torch.Tensor, members: Members) -> dist.Work:
+    """Begin to put the members' tensors of one length one behind the other, in ascending order.
+
+    Into one tensor: into a list NCCL gathers by way of another one, as large as all of it.
+    """
+    # Newer versions of torch warn of the older name.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    pending = gather(whole, own, group=members.group, async_op=True)
+    assert isinstance(pending, dist.Work), "this rank isn't in the group"
+    return pending
 
 
 def begin_all_reduce(total: torch.Tensor, members: Members) -> dist.Work:

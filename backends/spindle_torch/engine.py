@@ -120,6 +120,7 @@ class Engine:
         """Run the whole program once; give when it began and what happened."""
         self.work.prepare(step)
         self.current, self.is_waiting = None, True
+        self.work.synchronize_device()  # so that ranks begin together, not behind their data
         dist.barrier()
         self.is_waiting = False
         start_s = self._recorder.begin()
@@ -238,14 +239,14 @@ class Engine:
 
     def _post(self, batch: Batch) -> None:
         start = self._recorder.mark()
-        key = batch.slice, batch.backward, batch.micro_batch
+        key, world = (batch.slice, batch.backward, batch.micro_batch), self.groups.world
         operations: list[dist.P2POp] = []
         sent = _Sent(tensors=[self._outgoing(message).contiguous() for message in batch.sends])
         for message, tensor in zip(batch.sends, sent.tensors, strict=True):
-            operations.append(dist.P2POp(dist.isend, tensor, message.piece.target))
+            operations.append(dist.P2POp(dist.isend, tensor, message.piece.target, world))
         for message in batch.receives:
             rows = self._incoming(message)
-            operations.append(dist.P2POp(dist.irecv, rows, message.piece.source))
+            operations.append(dist.P2POp(dist.irecv, rows, message.piece.source, world))
             arrivals = self._arrivals_of(message)
             arrivals.size_bytes += rows.numel() * rows.element_size()
             origin = Origin(

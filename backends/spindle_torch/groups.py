@@ -16,9 +16,13 @@ __all__ = ["Groups", "make_groups"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """The process groups that the plan needs, by their ranks in ascending order."""
+    """The process groups that the plan needs, by their ranks in ascending order.
+
+    Messages go over `world`, and so does what all ranks sum; None is torch's first group.
+    """
 
     rank: int
+    world: dist.ProcessGroup | None = None
     by_ranks: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
 
     def members(self, ranks: tuple[int, ...]) -> Members | None:
@@ -38,26 +42,60 @@ def make_groups(
 ) -> Groups:
     """Make every group that a slice or the pool needs; all ranks must call this at one point.
 
-    Groups are made by members and others alike, in ascending order, as torch asks for. A group
-    made here doesn't inherit the time limit of the first one. Each is used once in that order, as
-    NCCL sets a group up at its first use. Those that are in `made` already, from other plans in
-    the same processes, are taken from there, and new ones are put into it.
+    On GPUs they are NCCL's, and so is one of all ranks, for messages; the first group of torch is
+    gloo's. Groups are made by members and others alike, in ascending order, as torch asks for. A
+    group made here doesn't inherit the time limit of the first one. Those that are in `made`
+    already, from other plans in the same processes, are taken from there, and new ones are put
+    into it.
     """
     made = {} if made is None else made
+    maker = _Maker(device=device, timeout=timedelta(seconds=timeout_s))
+    world = maker.world(rank)
     metaops = plan.metaop_by_id()
     wanted = {tuple(sorted(group.devices)) for group in parameter_pool(plan)}
     for item in plan.slices:
         wanted |= {tuple(sorted(ranks)) for ranks in collective_groups(item, metaops[item.metaop])}
-    groups = Groups(rank=rank)
-    warm = torch.zeros(1, device=device)
-    dist.all_reduce(warm)
+    groups = Groups(rank=rank, world=world)
     for ranks in sorted(wanted):
         if len(ranks) == 1:
             continue
         if ranks not in made:
-            made[ranks] = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s))
-            if rank in ranks:
-                dist.all_reduce(warm, group=made[ranks])
+            made[ranks] = maker.group(ranks, rank)
         if rank in ranks:
             groups.by_ranks[ranks] = made[ranks]
     return groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Maker:
+    """Makes groups on one kind of device.
+
+    Each is used by all its members at once, one after the other: NCCL sets up at the first use, and
+    messages between some of the ranks must not be that.
+    """
+
+    device: torch.device
+    timeout: timedelta
+
+    def world(self, rank: int) -> dist.ProcessGroup | None:
+        if self.device.type == "cuda":
+            return self.group(tuple(range(dist.get_world_size())), rank)
+        self._use(None)
+        return None
+
+    def group(self, ranks: tuple[int, ...], rank: int) -> dist.ProcessGroup:
+        if self.device.type == "cuda":
+            backend, device = "nccl", self.device
+        else:
+            backend, device = None, None
+        group: dist.ProcessGroup = dist.new_group(
+            list(ranks), timeout=self.timeout, backend=backend, device_id=device
+        )
+        if rank in ranks:
+            self._use(group)
+        return group
+
+    def _use(self, group: dist.ProcessGroup | None) -> None:
+        warm = torch.ones(1, device=self.device)
+        dist.all_reduce(warm, group=group)
+        warm.item()  # a GPU is waited for, so that no two groups set up at one time

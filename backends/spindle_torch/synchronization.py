@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from spindle_sim.timeline import Kind, Phase
-from spindle_torch.collectives import begin_all_reduce, begin_reduce_scatter
+from spindle_torch.collectives import begin_all_gather, begin_all_reduce, begin_reduce_scatter
 from spindle_torch.groups import Groups
 from spindle_torch.program import Await, Gather, Launch, Synchronize
 from spindle_torch.recorder import Recorder
@@ -124,10 +124,11 @@ class Synchronization:
         total = self.work.squared_norm()
         start = self.recorder.mark()
         self.recorder.is_waiting = True
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=self.groups.world)
+        squared_norm = total.item()  # it is here that the host waits where it runs ahead of a GPU
         self.recorder.is_waiting = False
         # As torch does: with something added, so that a norm of 0 divides nothing by nothing.
-        factor = self.clip_norm / (math.sqrt(total.item()) + _NORM_EPSILON)
+        factor = self.clip_norm / (math.sqrt(squared_norm) + _NORM_EPSILON)
         if factor < 1:
             self.work.scale_gradients(factor)
         size_bytes = float(total.numel() * total.element_size())
@@ -140,7 +141,7 @@ class Synchronization:
         whole, own = self.work.gathering(instruction.group)
         start = self.recorder.mark()
         self.recorder.is_waiting = True
-        dist.all_gather(list(whole.chunk(len(members.ranks))), own, group=members.group)
+        begin_all_gather(whole, own, members).wait()
         self.recorder.is_waiting = False
         # Another meeting than the group's synchronization, which has its index.
         meeting = -2 - instruction.group
