@@ -40,20 +40,24 @@ def main(arguments: Sequence[str]) -> int:
         for rank, failure in error.failures.items():
             # A rank that exits has said why; SIGTERM is how torchrun ends the others.
             if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM:
-                name = signal.Signals(-failure.exitcode).name
-                # And SIGKILL is how those end whom SIGTERM doesn't.
-                hung = late and failure.exitcode == -signal.SIGKILL
-                died = Failure(
-                    rank=rank,
-                    kind=FailureKind.DIED,
-                    message="didn't go on, and couldn't be ended but by SIGKILL"
-                    if hung
-                    else f"was killed by {name}",
-                    exit_code=ExecutionError.exit_code,
-                )
-                write_failure(folder, died)
+                write_failure(folder, _killed(rank, signal.Signals(-failure.exitcode), late=late))
         return ExecutionError.exit_code
     return 0
+
+
+def _killed(rank: int, number: signal.Signals, *, late: bool) -> Failure:
+    """Say how a signal ended a rank; `late` is some time after the first failure."""
+    kind, message = FailureKind.DIED, f"was killed by {number.name}"
+    if number is signal.SIGKILL and late:  # that is how those end whom SIGTERM doesn't
+        message = "didn't go on, and couldn't be ended but by SIGKILL"
+    if number is signal.SIGABRT:
+        # torch's watchdog of NCCL ends the process so: mostly of those who did nothing wrong.
+        kind = FailureKind.LOST
+        message = (
+            "was aborted (SIGABRT), as NCCL does where others are gone or don't come in time, or"
+            " where its GPU failed"
+        )
+    return Failure(rank=rank, kind=kind, message=message, exit_code=ExecutionError.exit_code)
 
 
 def _end_who_hangs(folder: Path) -> None:

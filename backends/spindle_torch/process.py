@@ -5,9 +5,14 @@ import ctypes
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Thread
+
+import torch
+import torch.distributed as dist
 
 from spindle_sim.backend import CheckpointOptions, ExecutionOptions
 from spindle_sim.errors import ExecutionError, SpindleError
@@ -20,6 +25,7 @@ __all__ = ["end_with_parent", "main", "wake_in_time"]
 
 Run = Callable[[WorkerOptions, Situation, Callable[[Work], Work], Callable[[str], None]], object]
 _TIMER_SLACK = 29  # PR_SET_TIMERSLACK
+_HANDLED_S = 1.0  # within which Python comes to handle a signal, unless it is held
 
 
 def main(
@@ -64,10 +70,13 @@ def wake_in_time() -> None:
 
 
 def _tell_when_ended(folder: Path, situation: Situation) -> None:
-    """Have a rank that is ended by SIGTERM say so if it was at work, and waited for nobody."""
+    """Have a rank that is ended by SIGTERM say so if it was at work, and waited for nobody.
 
-    def end(number: int, frame: object) -> None:
-        del frame
+    Python handles signals between its own instructions. A rank that waits for a GPU, whose kernels
+    of NCCL wait for others, comes to no more of them: another thread ends it then.
+    """
+
+    def tell() -> None:
         if not situation.is_waiting:
             stalled = Failure(
                 rank=situation.rank,
@@ -76,10 +85,25 @@ def _tell_when_ended(folder: Path, situation: Situation) -> None:
                 exit_code=ExecutionError.exit_code,
             )
             write_failure(folder, stalled)
+
+    def end(number: int, frame: object) -> None:
+        del frame
+        tell()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
+    def end_who_is_held() -> None:
+        while os.read(told, 1) != bytes([signal.SIGTERM]):
+            pass
+        time.sleep(_HANDLED_S)
+        tell()
+        os._exit(128 + signal.SIGTERM)
+
+    told, tells = os.pipe()
+    os.set_blocking(tells, False)
+    signal.set_wakeup_fd(tells, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, end)
+    Thread(target=end_who_is_held, daemon=True).start()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -152,8 +176,7 @@ def _teller(status: Path | None) -> Callable[[str], None]:
 
 def _failure(error: Exception, situation: Situation) -> Failure:
     text = " ".join(str(error).split()) or type(error).__name__
-    # torch has no class of its own for what gloo reports.
-    lost = isinstance(error, RuntimeError) and (situation.is_waiting or "gloo" in text)
+    lost = _has_lost_others(error, situation)
     if lost:
         message = f"lost the others in {situation}: {text}"
     else:
@@ -168,3 +191,14 @@ def _failure(error: Exception, situation: Situation) -> Failure:
         message=message,
         exit_code=ExecutionError.exit_code,
     )
+
+
+def _has_lost_others(error: Exception, situation: Situation) -> bool:
+    """Tell whether an error is one of communication, not of what the rank itself computed."""
+    # What a GPU did wrong comes to light where the host next waits for it. Newer versions of torch
+    # have a class for that.
+    own = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
+    if isinstance(error, own) or not isinstance(error, RuntimeError):
+        return False
+    # torch has no class of its own for what gloo reports.
+    return situation.is_waiting or isinstance(error, dist.DistError) or "gloo" in str(error)
