@@ -1,0 +1,72 @@
+"""What a span of an executed timeline waited for: each device does one thing after the other."""
+
+from collections.abc import Iterator
+
+from spindle_sim.metrics.path_links import Cause, Track, Why, inputs_of
+from spindle_sim.plan import Plan
+from spindle_sim.timeline import Kind, Span, Timeline
+
+__all__ = ["ExecutedCauses"]
+
+_WHY = {
+    Kind.COMPUTE: Why.ORDER,
+    Kind.SEND: Why.ORDER,
+    Kind.RECEIVE: Why.ORDER,
+    Kind.COPY: Why.ORDER,
+    Kind.SYNC: Why.GRADIENTS,
+    Kind.OPTIMIZER: Why.STEP,
+}
+_ARRIVES = (Kind.RECEIVE, Kind.COPY)
+
+
+class ExecutedCauses:
+    """The causes in a timeline whose spans are what each rank spent its own time on."""
+
+    def __init__(self, plan: Plan, timeline: Timeline) -> None:
+        """Sort the spans by device, and by what they meet."""
+        own: dict[int, list[Span]] = {}
+        for span in timeline.spans:
+            own.setdefault(span.device, []).append(span)
+        self._all = {device: Track(spans) for device, spans in own.items()}
+        self._compute = {
+            device: Track(span for span in spans if span.kind is Kind.COMPUTE)
+            for device, spans in own.items()
+        }
+        self._posted = Track(span for span in timeline.spans if span.kind is Kind.SEND)
+        self._synced = Track(span for span in timeline.spans if span.kind is Kind.SYNC)
+        self._inputs = inputs_of(plan)
+
+    def of(self, span: Span, begin_s: float, until_s: float) -> Iterator[Cause]:
+        """Give what a span waited for: whoever it met last, else its own device."""
+        last = list(self._met(span, begin_s)) if span.wait_s > 0.0 else []
+        yield from last or self._at(span.device, begin_s, span, _WHY[span.kind])
+
+    def _met(self, span: Span, begin_s: float) -> Iterator[Cause]:
+        """Give what those were about who came last to a message or collective."""
+        if span.kind is Kind.RECEIVE:
+            for sent in self._posted.began(begin_s):
+                if self._gives(sent, span):
+                    yield from self._at(sent.device, begin_s, sent, Why.INPUT)
+        if span.kind is Kind.SYNC:
+            # The last one waited for nobody, or launched it then.
+            for other in self._synced.began(begin_s):
+                if other.device != span.device and not other.wait_s:
+                    yield from self._at(other.device, begin_s, other, Why.LAST_RANK)
+
+    def _gives(self, sent: Span, received: Span) -> bool:
+        givers = self._inputs.get((received.slice, received.phase), ())
+        return (
+            sent.slice in givers
+            and sent.phase is received.phase
+            and sent.micro_batch == received.micro_batch
+        )
+
+    def _at(self, device: int, time_s: float, span: Span, why: Why) -> Iterator[Cause]:
+        """Give what a device was about at a time, or had done last."""
+        running = self._compute[device].covering(time_s)
+        if running is not None and running is not span:
+            yield Cause(running, time_s, why)
+        done = self._all[device].ended(time_s, but=span)
+        if done is not None:
+            arrived = span.kind is Kind.COMPUTE and done.kind in _ARRIVES
+            yield Cause(done, done.end_s, Why.INPUT if arrived else why)
