@@ -18,20 +18,23 @@ __all__ = ["measured_offset_s", "shared_clock"]
 _ROUND_TRIPS = 50
 
 
-def shared_clock(rank: int, device: torch.device) -> Callable[[], float]:
-    """Give a clock, in seconds, that agrees with that of rank 0; all ranks must call this."""
+def shared_clock(rank: int) -> Callable[[], float]:
+    """Give a clock, in seconds, that agrees with that of rank 0; all ranks must call this.
+
+    Readings travel between CPUs: to receive on a GPU lets the host go on at once.
+    """
     hosts = all_gather_json(node(), str)
     offset_s = 0.0
     for other, host in enumerate(hosts):
         if host != hosts[0] and rank in (0, other):
-            offset_s = measured_offset_s(rank, other, device)
+            offset_s = measured_offset_s(rank, other)
     return lambda: time.perf_counter() + offset_s
 
 
-def measured_offset_s(rank: int, other: int, device: torch.device) -> float:
+def measured_offset_s(rank: int, other: int) -> float:
     """Give what `other` must add to its clock to agree with rank 0; 0 on rank 0 itself."""
     best_s, offset_s = float("inf"), 0.0
-    reading = torch.zeros(1, dtype=torch.float64, device=device)
+    reading = torch.zeros(1, dtype=torch.float64)
     for _ in range(_ROUND_TRIPS):
         if rank == 0:
             dist.recv(reading, src=other)

@@ -127,7 +127,7 @@ def _engines(
     task: Task, programs: Sequence[Program], device: torch.device, dtype: torch.dtype
 ) -> list[Engine]:
     rank, options = dist.get_rank(), task.options
-    clock_s = shared_clock(rank, device)
+    clock_s = shared_clock(rank)
     made: dict[tuple[int, ...], dist.ProcessGroup] = {}
     engines: list[Engine] = []
     for plan, program, scale in zip(task.plans, programs, task.time_scales, strict=True):

@@ -9,7 +9,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -27,6 +26,7 @@ from spindle_torch.emulation import Emulation
 from spindle_torch.engine import Engine
 from spindle_torch.events import Event, to_timeline
 from spindle_torch.groups import Groups, make_groups
+from spindle_torch.joining import Joined, join
 from spindle_torch.model import Brought, CustomOperator
 from spindle_torch.outcome import execution_to_json
 from spindle_torch.progress import step_teller
@@ -90,9 +90,11 @@ def run_worker(
     if options.brought is None:
         shapes = {name: item.shape for name, item in options.custom.items()}
     programs = check_requirements(plan, options.execution, shapes)
-    device = _join(options)
-    situation.rank = dist.get_rank()
+    joined = _join(options)
+    device, situation.rank = joined.device, dist.get_rank()
     _check_ranks(plan, options)
+    if joined.note and situation.rank == 0:
+        tell(joined.note)
     groups = make_groups(plan, situation.rank, device, options.execution.timeout_s)
     work = _work(plan, groups, options, device)
     saver = None
@@ -103,7 +105,7 @@ def run_worker(
         program=programs[situation.rank],
         work=wrap(work),
         groups=groups,
-        clock_s=shared_clock(situation.rank, device),
+        clock_s=shared_clock(situation.rank),
         clip_norm=math.inf if options.execution.clip_norm is None else options.execution.clip_norm,
     )
     situation.engine = engine
@@ -123,22 +125,14 @@ def _read_plan(path: Path) -> Plan:
     return plan
 
 
-def _join(options: WorkerOptions) -> torch.device:
-    """Join the process group that torchrun describes, with NCCL on GPUs and gloo on CPUs."""
-    local = dist.get_node_local_rank(fallback_rank=0)
-    wanted = options.device
-    if wanted == "auto":
-        enough = torch.cuda.is_available() and torch.cuda.device_count() > local
-        wanted = "cuda" if enough and not options.execution.emulate else "cpu"
-    timeout = timedelta(seconds=options.execution.timeout_s)
-    if wanted == "cuda":
-        device = torch.device("cuda", local)
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", timeout=timeout, device_id=device)
-        return device
-    torch.set_num_threads(1)  # ranks share the cores, and sums must not depend on their number
-    dist.init_process_group("gloo", timeout=timeout)
-    return torch.device("cpu")
+def _join(options: WorkerOptions) -> Joined:
+    emulates = options.execution.emulate
+    if emulates and options.device == "cuda":
+        raise UsageError(
+            "--device cuda: an emulated run computes nothing, and its ranks wait as CPUs; leave one"
+            " out"
+        )
+    return join("cpu" if emulates else options.device, options.execution.timeout_s)
 
 
 def _check_ranks(plan: Plan, options: WorkerOptions) -> None:

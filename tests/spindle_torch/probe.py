@@ -156,7 +156,7 @@ def run(path: Path, rank: int, dtype: str) -> None:
         program=compile_plan(plan, clip="clip_norm" in given, overlap=overlap)[rank],
         work=probe,  # type: ignore[arg-type]
         groups=groups,
-        clock_s=shared_clock(rank, device),
+        clock_s=shared_clock(rank),
         clip_norm=given.get("clip_norm", math.inf),
     )
     found = []
@@ -194,7 +194,7 @@ def main() -> None:
         timeout=timedelta(seconds=60),
     )
     if ranks > 1 and rank in (0, 1):  # on one host the clocks agree
-        offset_s = measured_offset_s(rank, 1, torch.device("cpu"))
+        offset_s = measured_offset_s(rank, 1)
         assert abs(offset_s) < 0.01, f"{offset_s} s"
     for path in sorted(folder.glob("*.json")):
         for dtype in dtypes(path):

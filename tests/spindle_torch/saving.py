@@ -76,7 +76,7 @@ def run(folder: Path, job: Job, rank: int) -> Left:
         program=compile_plan(plan)[rank],
         work=training,
         groups=groups,
-        clock_s=shared_clock(rank, device),
+        clock_s=shared_clock(rank),
     )
     for step in range(saver.first_step, saver.last_step):
         engine.run_iteration(step)

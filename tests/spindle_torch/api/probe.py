@@ -68,7 +68,7 @@ def run(path: Path, rank: int) -> None:
         program=compile_plan(plan)[rank],
         work=probe,  # type: ignore[arg-type]
         groups=groups,
-        clock_s=shared_clock(rank, device),
+        clock_s=shared_clock(rank),
     )
     found = []
     for step in range(STEPS):
