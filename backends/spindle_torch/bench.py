@@ -30,6 +30,7 @@ from spindle_torch.layers import (
     ProjectionModule,
     TransformerModule,
 )
+from spindle_torch.stepping import adamw
 
 __all__ = ["Bench", "make_bench", "make_step", "num_stepped", "step_s"]
 
@@ -99,7 +100,7 @@ def make_step(
             Probe(operator=operator, tokens=2, samples=1, context_tokens=2), dtype, device
         ).weights
     ]
-    return torch.optim.AdamW(parameters, foreach=False) if parameters else None
+    return adamw(parameters) if parameters else None
 
 
 def step_s(optimizer: torch.optim.Optimizer) -> float:

@@ -122,7 +122,7 @@ def prepare_optimizer(training: Training, keys: Iterable[str]) -> None:
     for item in _stepped(training):
         for name in saved.get(item.held.name, ()):
             item.states[name] = (
-                torch.zeros((), dtype=torch.float32)
+                torch.zeros((), dtype=torch.float32, device=item.like.device)
                 if name == _COUNTER
                 else torch.zeros_like(item.like)
             )

@@ -15,10 +15,10 @@ from spindle_sim.plan import Plan
 from spindle_torch.model import LocalModel, Model
 from spindle_torch.pool import OperatorKey, PoolGroup, held_operators
 from spindle_torch.sharded_optimizer import GroupRange, ShardedOptimizer
+from spindle_torch.stepping import LEARNING_RATE, adamw
 
 __all__ = ["Visits", "check_memory", "divided_groups", "hold", "make_optimizer"]
 
-LEARNING_RATE = 1e-3
 _MOST_GATHERED = 2  # operators whose parameters a plan counts whole in ZeRO-3
 
 
@@ -109,7 +109,7 @@ def make_optimizer(
         for key in group.operators
         for _, parameter in model.named_parameters(key)
     ]
-    return torch.optim.AdamW(trained, lr=LEARNING_RATE, foreach=False) if trained else None
+    return adamw(trained) if trained else None
 
 
 def check_memory(plan: Plan, rank: int, model: Model) -> None:

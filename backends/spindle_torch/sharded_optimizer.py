@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from spindle_torch.stepping import adamw
+
 __all__ = ["GroupRange", "RangePart", "ShardedOptimizer"]
 
 _GRADIENTS, _PARAMETERS = 2, 3  # the stages from which these are divided, too
@@ -159,9 +161,7 @@ class ShardedOptimizer:
     def __post_init__(self) -> None:
         """Make the optimizer of the ranges' parts."""
         owned = [part.numbers for item in self.ranges.values() for part in item.parts]
-        self._optimizer = (
-            torch.optim.AdamW(owned, lr=self.learning_rate, foreach=False) if owned else None
-        )
+        self._optimizer = adamw(owned, self.learning_rate) if owned else None
 
     @property
     def num_state_numbers(self) -> int:
