@@ -21,7 +21,11 @@ __all__ = [
     "doubled",
 ]
 
-_CLOSE = 1e-2  # of the largest number: far above rounding, far below another sample's influence
+# Of the largest number: far above rounding, far below another sample's influence. Products of
+# float32 on GPUs are rounded as in TF32, those within an autocast as in bf16.
+_CLOSE = {torch.float64: 1e-7, torch.float32: 1e-4}
+_COARSE = 1e-2
+_LEAST = 1e-6
 
 
 class _Call(Protocol):
@@ -58,7 +62,7 @@ def check_begun_alike(
                 if shape.batch is None
                 else large.narrow(shape.batch, 0, shape.sizes[shape.batch] * count)
             )
-            _check_alike(task, call.leaf, begin, small)
+            _check_alike(task, call.leaf, begin, small, coarse=seen[0].coarse)
 
 
 def check_doubled(
@@ -80,21 +84,22 @@ def check_doubled(
             if tuple(both.shape) != shape.full_sizes(2 * count):
                 continue
             if shape.batch is None:
-                _check_alike(task, call.leaf, both, each)
+                _check_alike(task, call.leaf, both, each, coarse=seen[0].coarse)
                 continue
             own = shape.pack(each, count)
             expected = torch.cat([own, own.flip(0)])
-            _check_alike(task, call.leaf, shape.pack(both, 2 * count), expected)
+            found = shape.pack(both, 2 * count)
+            _check_alike(task, call.leaf, found, expected, coarse=seen[0].coarse)
 
 
-def check_mean(task: str, once: torch.Tensor, twice: torch.Tensor) -> None:
+def check_mean(task: str, once: Seen, twice: Seen) -> None:
     """Check that samples have the same loss as each of them twice, as means do.
 
     Raises:
         InputError: it is a sum, or compares them with each other.
     """
-    one, two = once.item(), twice.item()
-    if abs(two - one) > _CLOSE * max(1e-6, abs(one)):
+    one, two = once.loss.item(), twice.loss.item()
+    if abs(two - one) > _closeness(once.loss, coarse=once.coarse) * max(_LEAST, abs(one)):
         raise InputError(
             f"task {task!r}: its loss is {one:g} for some samples and {two:g} for each of them"
             " twice; give their mean (reduction='mean'), or, if the loss compares samples with"
@@ -102,7 +107,7 @@ def check_mean(task: str, once: torch.Tensor, twice: torch.Tensor) -> None:
         )
 
 
-def check_additive(task: str, loss: float, each: Sequence[float], counts: Sequence[float]) -> None:
+def check_additive(task: str, seen: Seen, each: Sequence[float], counts: Sequence[float]) -> None:
     """Check that the loss of samples is the mean of each one's, weighted by its count.
 
     Raises:
@@ -111,8 +116,9 @@ def check_additive(task: str, loss: float, each: Sequence[float], counts: Sequen
     total = sum(counts)
     if not total:
         return
+    loss, close = seen.loss.item(), _closeness(seen.loss, coarse=seen.coarse)
     parts = [count * one / total for count, one in zip(counts, each, strict=True) if count]
-    if abs(loss - sum(parts)) > _CLOSE * max(1e-6, abs(loss), *map(abs, parts)):
+    if abs(loss - sum(parts)) > close * max(_LEAST, abs(loss), *map(abs, parts)):
         raise InputError(
             f"task {task!r}: its loss is {loss:g} for some samples, but the mean of each one's is"
             f" {sum(parts):g}; where it is a mean over something else than samples (words that"
@@ -127,13 +133,17 @@ def changed_leaf(seen: tuple[Seen, Seen]) -> str:
         return "what it runs"
     for first, second in zip(seen[0].calls, seen[1].calls, strict=True):
         pairs = zip(first.tensors, second.tensors, strict=False)
-        if not all(_are_alike(one, other) for one, other in pairs):
+        coarse = seen[0].coarse
+        if not all(_are_alike(one, other, coarse=coarse) for one, other in pairs):
             return first.leaf
-    return "" if _are_alike(seen[0].loss, seen[1].loss) else "its loss"
+    alike = _are_alike(seen[0].loss, seen[1].loss, coarse=seen[0].coarse)
+    return "" if alike else "its loss"
 
 
-def _check_alike(task: str, leaf: str, found: torch.Tensor, expected: torch.Tensor) -> None:
-    if not _are_alike(found, expected):
+def _check_alike(
+    task: str, leaf: str, found: torch.Tensor, expected: torch.Tensor, *, coarse: bool
+) -> None:
+    if not _are_alike(found, expected, coarse=coarse):
         raise InputError(
             f"task {task!r}: what {leaf} gives for a sample depends on the other"
             " samples, which may be on other devices; name the module in `coupled`, or use"
@@ -141,10 +151,17 @@ def _check_alike(task: str, leaf: str, found: torch.Tensor, expected: torch.Tens
         )
 
 
-def _are_alike(found: torch.Tensor, expected: torch.Tensor) -> bool:
+def _are_alike(found: torch.Tensor, expected: torch.Tensor, *, coarse: bool) -> bool:
     if found.shape != expected.shape:
         return False
     if not expected.is_floating_point() or not expected.numel():
         return True
     difference = (found - expected).abs().max()
-    return bool(difference <= _CLOSE * max(1e-6, expected.abs().max().item()))
+    close = _closeness(expected, coarse=coarse)
+    return bool(difference <= close * max(_LEAST, expected.abs().max().item()))
+
+
+def _closeness(tensor: torch.Tensor, *, coarse: bool) -> float:
+    if coarse or tensor.device.type != "cpu":
+        return _COARSE
+    return _CLOSE.get(tensor.dtype, _COARSE)

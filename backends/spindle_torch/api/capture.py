@@ -1,7 +1,7 @@
 """What a task computes, part by part, for any number of samples: two watched forwards compared."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -26,7 +26,7 @@ from spindle_torch.api.tally import Tally
 from spindle_torch.api.values import TensorShape, Value, merged_shape
 from spindle_torch.api.watching import Origin, Seen, watch
 
-__all__ = ["Call", "Capture", "Samples", "capture"]
+__all__ = ["Call", "Capture", "Samples", "capture", "plain_numbers"]
 
 _TaskForward = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 
@@ -150,6 +150,11 @@ def capture(
     return found
 
 
+def plain_numbers(outputs: Iterable[Any]) -> list[int | float | complex | None]:
+    """Give the numbers of Python that a leaf gives, and None for everything else."""
+    return [item if isinstance(item, int | float | complex) else None for item in outputs]
+
+
 class _Watch(Protocol):
     def __call__(
         self, batch: Mapping[str, torch.Tensor], count: int, *, calm: bool = False
@@ -207,7 +212,7 @@ def _check_samples(
         twice = seen(doubled(samples.batches[1]), 2 * count)
         check_doubled(name, (second, twice), found.calls, count, coupled)
         if not samples.coupled_loss and not any(call.leaf in coupled for call in found.calls):
-            check_mean(name, second.loss, twice.loss)
+            check_mean(name, second, twice)
             singles = [
                 {key: value[index : index + 1] for key, value in samples.batches[1].items()}
                 for index in range(count)
@@ -215,7 +220,7 @@ def _check_samples(
             counted = samples.loss_count
             weights = [1.0 if counted is None else count_in(name, counted, one) for one in singles]
             losses = [seen(one, 1).loss.item() for one in singles]
-            check_additive(name, second.loss.item(), losses, weights)
+            check_additive(name, second, losses, weights)
 
 
 @contextmanager
@@ -239,6 +244,12 @@ def _merged(
     where = f"task {name!r}: what {first.leaf} gives"
     if len(first.tensors) != len(second.tensors) or first.entering.keys() != second.entering.keys():
         raise InputError(f"{where} isn't the same for {counts[0]} and {counts[1]} samples")
+    if plain_numbers(first.outputs) != plain_numbers(second.outputs):
+        raise InputError(
+            f"{where} has plain numbers of Python beside its tensors, which aren't the same for"
+            f" {counts[0]} and {counts[1]} samples; give them as tensors, or compute them from"
+            " sizes where they are used"
+        )
     shapes = tuple(
         merged_shape(where, (a.shape, b.shape), a.dtype, counts)
         for a, b in zip(first.tensors, second.tensors, strict=True)

@@ -11,7 +11,7 @@ from spindle_sim.errors import InputError
 from spindle_torch.api.arguments import kind_of
 from spindle_torch.api.blame import blaming
 
-__all__ = ["Batch", "Count", "Loader", "count_in", "load_batch", "loader_of"]
+__all__ = ["Batch", "Count", "Loader", "check_asked_apart", "count_in", "load_batch", "loader_of"]
 
 Batch = Mapping[str, torch.Tensor]
 Loader = Callable[[int, int, int], Batch]
@@ -86,6 +86,34 @@ def load_batch(
             )
         batch[name] = value.to(dtype) if value.is_floating_point() else value
     return batch
+
+
+def check_asked_apart(task: str, load: Loader, samples: int, dtype: torch.dtype) -> None:
+    """Check that the first samples of step 0 are the same ones however they are asked for.
+
+    Raises:
+        InputError: they aren't, or loading fails.
+    """
+    together = load_batch(task, load, 0, (0, samples), dtype)
+    for first in range(samples):
+        alone = load_batch(task, load, 0, (first, first + 1), dtype)
+        if alone.keys() != together.keys():
+            differing = sorted(alone.keys() ^ together.keys())
+        else:
+            differing = [
+                name
+                for name, value in alone.items()
+                if not torch.equal(
+                    value.nan_to_num(), together[name][first : first + 1].nan_to_num()
+                )
+            ]
+        if differing:
+            raise InputError(
+                f"task {task!r}: its data give another {differing[0]!r} when asked for"
+                f" samples [{first}, {first + 1}) of step 0 than among [0, {samples}); any device"
+                " may ask for any samples, and must get the same ones: draw what is random by a"
+                " generator seeded by step and sample"
+            )
 
 
 def count_in(task: str, count: Count, batch: Batch) -> float:

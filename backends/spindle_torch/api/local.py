@@ -66,7 +66,7 @@ class LocalParts:
         ends = last == len(use.parts)
         wanted = use.outputs if ends else use.passed(last - 1)
         output = self._packed(call, wanted, given) if wanted else None
-        return output, None if loss is None else loss * self._share(call)
+        return output, None if loss is None else _weighted(loss, self._share(call))
 
     def named_parameters(self, key: OperatorKey) -> list[tuple[str, nn.Parameter]]:
         """Give the trained parameters of one operator, or all of a frozen one."""
@@ -189,6 +189,11 @@ def localize(
         for module in split.root.modules():
             _give_up(module, kept, dtype, device)
     return LocalParts(split=split, seed=seed, dtype=dtype, device=device, held=held)
+
+
+def _weighted(loss: torch.Tensor, share: float) -> torch.Tensor:
+    """Give the loss times its share: a mean over nothing, which is no number, has none."""
+    return loss * share if share else torch.zeros_like(loss)
 
 
 def _give_up(module: nn.Module, kept: set[int], dtype: torch.dtype, device: torch.device) -> None:

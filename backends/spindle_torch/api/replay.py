@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from spindle_sim.errors import ExecutionError
 from spindle_torch.api.calls import intercepted
-from spindle_torch.api.capture import Capture
+from spindle_torch.api.capture import Capture, plain_numbers
 from spindle_torch.api.tally import tensors_of
 from spindle_torch.api.values import Value
 
@@ -98,7 +98,13 @@ class _Director:
         if known.entering:
             arguments, keywords = self._entered(index, arguments, keywords)
         made = forward(*arguments, **keywords)
-        for place, tensor in enumerate(tensors_of(tree_flatten(made)[0])):
+        outputs, _ = tree_flatten(made)
+        if plain_numbers(outputs) != plain_numbers(known.constants):
+            raise ExecutionError(
+                f"{name}: gives other plain numbers of Python beside its tensors than when the"
+                " model was split, which other devices have as they were; give them as tensors"
+            )
+        for place, tensor in enumerate(tensors_of(outputs)):
             self.made[Value(index, place)] = tensor
         self._finish(2 * index + 1)
         return made

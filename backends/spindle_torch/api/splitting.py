@@ -21,7 +21,7 @@ from spindle_sim.workload import (
 )
 from spindle_torch.api.arguments import check_blocks, check_modules, check_name, kind_of
 from spindle_torch.api.capture import Capture, Samples, capture
-from spindle_torch.api.data import load_batch
+from spindle_torch.api.data import check_asked_apart, load_batch
 from spindle_torch.api.leaves import Leaves, find_leaves
 from spindle_torch.api.parts import Part, check_draws, join_small_parts, split
 from spindle_torch.api.shadow import is_shadow, shadowed
@@ -211,6 +211,7 @@ def _samples(task: SpindleTask, parameters: Mapping[str, nn.Parameter]) -> Sampl
         }
         for count in counts
     ]
+    check_asked_apart(task.name, task.load, most, dtype)
     return Samples(
         counts=counts,
         batches=(batches[0], batches[1]),

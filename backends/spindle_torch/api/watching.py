@@ -75,12 +75,13 @@ class SeenCall:
 
 @dataclass(slots=True, kw_only=True)
 class Seen:
-    """One forward; its loss depends on `origin`."""
+    """One forward; its loss depends on `origin`. A `coarse` one has numbers of half precision."""
 
     loss: torch.Tensor
     calls: list[SeenCall]
     origin: Origin
     before: Tally
+    coarse: bool
 
 
 def watch(
@@ -119,6 +120,7 @@ def watch(
         calls=watcher.calls,
         origin=watcher.origin_of([loss]),
         before=watcher.pending,
+        coarse=watcher.coarse,
     )
 
 
@@ -139,6 +141,7 @@ _VALUE_FREE = frozenset(
         "new_empty_strided",
     )
 )
+_HALVES = (torch.bfloat16, torch.float16)
 _READS = frozenset((torch.ops.aten._local_scalar_dense, torch.ops.aten.equal))
 
 
@@ -159,6 +162,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.boundaries = boundaries
         self.calls: list[SeenCall] = []
         self.pending = Tally()
+        self.coarse = False
         self.kept = Kept()
         self._place = _Place()
         self._draws = 0
@@ -281,6 +285,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = calmed(function, arguments, keywords, named)
         else:
             result = function(*arguments, **keywords)
+        self.coarse |= any(item.dtype in _HALVES for item in tensors_of(result))
         if call is not None:
             self._within_leaf(call, function, named, result)
             return result

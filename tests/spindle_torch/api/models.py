@@ -166,11 +166,34 @@ def sequence_first() -> SplitModel:
     )
 
 
+def wordless() -> SplitModel:
+    """Captions of which the later ones have no words that count: their mean is no number."""
+
+    def load(step: int, first: int, last: int) -> Batch:
+        batch = dict(drawing(x=(3, 6), said=("11", 3))(step, first, last))
+        batch["said"][torch.arange(first, last) >= 2] = -100
+        return batch
+
+    task = SpindleTask(
+        "t",
+        batch_size=4,
+        data=load,
+        loss_count=lambda batch: (batch["said"] != -100).sum(),
+    )
+    task.add_module("enter", nn.Linear(6, 8), inputs="x")
+    task.add_module("trunk", nn.Sequential(*(Block(8) for _ in range(3))))
+    task.add_module("speak", nn.Linear(8, 11))
+    task.add_module("loss", lambda x, y: nn.functional.cross_entropy(x.mT, y), inputs="said")
+    task.add_flow("enter", "trunk").add_flow("trunk", "speak").add_flow("speak", "loss")
+    return split_tasks(task)
+
+
 PLAIN: dict[str, Callable[[], SplitModel]] = {
     "two_tasks": two_tasks,
     "matching": matching,
     "unified": unified,
     "sequence_first": sequence_first,
+    "wordless": wordless,
 }
 
 

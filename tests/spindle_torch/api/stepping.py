@@ -33,7 +33,8 @@ def split_loss(split: SplitModel, task: str, *, seed: int, step: int = 0) -> tor
             for begin, end in _shards(draw, owner.batch_size, whole=parts[0].coupled):
                 batch = load_batch(task, owner.load, step, (begin, end), dtype)
                 given = {
-                    value: found.shape(value).unpack(rows[value][begin:end]) for value in taken
+                    value: found.shape(value).unpack(rows[value][begin:end]).clone()
+                    for value in taken
                 }
                 values, loss = replay.run(
                     _steps(parts),
@@ -45,8 +46,9 @@ def split_loss(split: SplitModel, task: str, *, seed: int, step: int = 0) -> tor
                 )
                 for value in wanted:
                     made[value].append(found.shape(value).pack(values[value], end - begin))
-                if loss is not None:
-                    losses.append(loss * _share(split, task, (begin, end), step, dtype))
+                share = _share(split, task, (begin, end), step, dtype)
+                if loss is not None and share:  # a mean over nothing is no number
+                    losses.append(loss * share)
             rows.update((value, torch.cat(parts)) for value, parts in made.items())
             first = last
     return torch.stack(losses).sum()

@@ -9,7 +9,7 @@ from torch import nn
 
 from spindle_sim import make_plan, parse_cluster
 from spindle_sim.errors import InputError, PlanError
-from spindle_torch.api import SpindleTask, split_tasks
+from spindle_torch.api import Loader, SpindleTask, split_tasks
 from spindle_torch.api.brought import check_plan
 from tests.spindle_torch.api.models import Block, build, drawing
 
@@ -208,6 +208,40 @@ def test_a_loss_that_is_no_mean_of_each_samples_is_refused() -> None:
         split_tasks(task)
 
 
+@pytest.mark.parametrize("weight", [1e-2, 1e-3])
+def test_a_term_that_couples_samples_is_found_however_small(weight: float) -> None:
+    """Such as the balance of experts, a hundredth of a loss."""
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        shares = x.softmax(-1).mean((0, 1))
+        return x.square().mean() + weight * len(shares) * shares.square().sum()
+
+    task = SpindleTask("t", batch_size=4, data=drawing(x=(3, 8)))
+    task.add_module("model", nn.Linear(8, 8), inputs="x")
+    task.add_module("loss", loss).add_flow("model", "loss")
+    with pytest.raises(InputError, match="task 't': its loss is"):
+        split_tasks(task)
+
+
+def test_a_module_that_mixes_samples_a_little_is_named() -> None:
+    class Leaning(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = super().forward(x)
+            return made + 1e-3 * made.mean(0, keepdim=True)
+
+    with pytest.raises(InputError, match="what first gives for a sample depends on the other"):
+        one(Leaning(8, 8))
+
+
+def test_rounding_in_half_precision_is_no_mixing() -> None:
+    class Rounding(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return super().forward(x).float()
+
+    one(Rounding(8, 8))
+
+
 def test_a_mean_over_words_needs_their_count() -> None:
     def loss(given: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return (given.square().mean(2) * weights.square()).sum() / weights.square().sum()
@@ -324,6 +358,22 @@ def test_a_loader_that_gives_no_row_for_each_sample_is_told() -> None:
     task.add_module("a", nn.Linear(8, 8), inputs="x")
     with pytest.raises(InputError, match=r"entry 'x' of samples \[0, 2\) of step 0 is \(7, 8\)"):
         split_tasks(task)
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda step, first, last: {
+            "x": torch.randn(last - first, 8, generator=torch.Generator().manual_seed(step))
+        },
+        lambda step, first, last: {"x": torch.randn(last - first, 8)},
+    ],
+)
+def test_data_that_depend_on_which_samples_come_together_are_told(load: Loader) -> None:
+    task = SpindleTask("t", batch_size=4, data=load)
+    task.add_module("a", nn.Linear(8, 1), inputs="x").add_module("loss", lambda x: x.mean())
+    with pytest.raises(InputError, match=r"task 't': its data give another 'x' when asked for"):
+        split_tasks(task.add_flow("a", "loss"))
 
 
 def test_a_plan_for_another_model_is_refused() -> None:

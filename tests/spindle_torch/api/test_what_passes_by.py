@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from spindle_sim.errors import InputError
+from spindle_sim.errors import ExecutionError, InputError
 from spindle_torch.api import SpindleTask, SplitModel, split_tasks
 from tests.spindle_torch.api.models import Block, drawing
-from tests.spindle_torch.api.stepping import check_split
+from tests.spindle_torch.api.stepping import check_split, split_loss
 
 
 @pytest.fixture(autouse=True)
@@ -306,3 +306,65 @@ def test_tensors_of_no_numbers_pass_between_modules() -> None:
         return x + none.sum(1, keepdim=True)
 
     check_split(split(Stacked(body, Beside)), seed=3)
+
+
+class Numbering(Wrapped):
+    """Gives a plain number beside its output."""
+
+    def __init__(self, number: Callable[[torch.Tensor, nn.Module], float]) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, float]:
+        return self.inner(x), self.number(x, self.inner)
+
+
+def with_numbers(model: Stacked, x: torch.Tensor) -> torch.Tensor:
+    for block in model.blocks:
+        x, number = block(x)
+        x = x * number
+    return x
+
+
+def test_a_plain_number_that_depends_on_the_samples_is_refused() -> None:
+    model = Stacked(with_numbers, lambda: Numbering(lambda x, _: 1 / len(x)))
+    with pytest.raises(InputError, match=r"model\.blocks\.0 gives has plain numbers of Python"):
+        split(model)
+
+
+def test_a_plain_number_that_training_changes_is_found_where_it_changes() -> None:
+    def largest(_: torch.Tensor, inner: nn.Module) -> float:
+        return max(item.detach().abs().max().item() for item in inner.parameters())
+
+    found = split(Stacked(with_numbers, lambda: Numbering(largest)))
+    check_split(found, seed=4)
+    with torch.no_grad():
+        for parameter in found.parameters.values():
+            parameter.mul_(1.5)
+    with pytest.raises(ExecutionError, match=r"model\.blocks\.0: gives other plain numbers"):
+        split_loss(found, "t", seed=4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_code_between_modules_may_overwrite_what_they_gave(seed: int) -> None:
+    class Adding(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x * 1.0) + x * 1.0
+
+    def body(model: Stacked, x: torch.Tensor) -> torch.Tensor:
+        first = model.blocks[0](x)
+        first.mul_(2.0)
+        second = model.blocks[1](first)
+        first += 1.0
+        third = model.blocks[2](second)
+        third.sub_(first)
+        made: torch.Tensor = model.blocks[3](third)
+        made.add_(first)
+        last: torch.Tensor = made + second
+        return last
+
+    class Wide(Adding):
+        def __init__(self) -> None:
+            super().__init__(8, 8)
+
+    check_split(split(Stacked(body, Wide)), seed=seed)
