@@ -11,7 +11,7 @@ from spindle_torch.collectives import Members
 from spindle_torch.compilation import collective_groups
 from spindle_torch.pool import parameter_pool
 
-__all__ = ["Groups", "make_groups"]
+__all__ = ["GroupMaker", "Groups", "make_groups"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ def make_groups(
     into it.
     """
     made = {} if made is None else made
-    maker = _Maker(device=device, timeout=timedelta(seconds=timeout_s))
+    maker = GroupMaker(device=device, timeout=timedelta(seconds=timeout_s))
     world = maker.world(rank)
     metaops = plan.metaop_by_id()
     wanted = {tuple(sorted(group.devices)) for group in parameter_pool(plan)}
@@ -67,7 +67,7 @@ def make_groups(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Maker:
+class GroupMaker:
     """Makes groups on one kind of device.
 
     Each is used by all its members at once, one after the other: NCCL sets up at the first use, and
@@ -78,12 +78,14 @@ class _Maker:
     timeout: timedelta
 
     def world(self, rank: int) -> dist.ProcessGroup | None:
+        """Give that of all ranks, or None where torch's first group is it."""
         if self.device.type == "cuda":
             return self.group(tuple(range(dist.get_world_size())), rank)
         self._use(None)
         return None
 
     def group(self, ranks: tuple[int, ...], rank: int) -> dist.ProcessGroup:
+        """Give that of these ranks; `rank` is this one's, whether it is among them or not."""
         if self.device.type == "cuda":
             backend, device = "nccl", self.device
         else:

@@ -22,6 +22,8 @@ from spindle_sim.errors import ExecutionError
 from spindle_sim.estimate.profile import LinkPoint
 from spindle_sim.plan.atomic import write_atomically
 from spindle_torch.child import run_child, tidy_end
+from spindle_torch.groups import GroupMaker
+from spindle_torch.joining import join
 
 __all__ = ["SIZES_BYTES", "main", "measured_links"]
 
@@ -67,7 +69,7 @@ def measured_links(options: ProfilingOptions) -> tuple[LinkPoint, ...]:
 def main(arguments: Sequence[str]) -> None:
     """Be one rank: measure with the others; rank 0 writes the points."""
     result, device_type, seconds = arguments
-    device = _join(device_type)
+    device = join(device_type, _STARTUP_S).device
     sizes = _group_sizes(dist.get_world_size())
     share_s = float(seconds) / (1 + len(sizes))  # a late series isn't starved by those before it
     points = _points("transfer", [0, 1], _transfer, device, share_s)
@@ -77,18 +79,6 @@ def main(arguments: Sequence[str]) -> None:
         write_atomically(result, json.dumps([asdict(point) for point in points]).encode())
     dist.barrier()
     dist.destroy_process_group()
-
-
-def _join(device_type: str) -> torch.device:
-    timeout = timedelta(seconds=_STARTUP_S)
-    if device_type == "cuda":
-        device = torch.device("cuda", dist.get_node_local_rank(fallback_rank=0))
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", timeout=timeout, device_id=device)
-        return device
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timeout)
-    return torch.device("cpu")
 
 
 def _group_sizes(world: int) -> list[int]:
@@ -109,13 +99,14 @@ def _points(
 
     Groups are made by members and others alike.
     """
-    group = dist.new_group(ranks)
+    maker = GroupMaker(device=device, timeout=timedelta(seconds=_STARTUP_S))
+    group = maker.group(tuple(ranks), dist.get_rank())
     until_s = time.monotonic() + share_s
     found: list[LinkPoint] = []
     for size_bytes in SIZES_BYTES:
         # Rank 0 decides, since clocks of ranks differ by a hair.
         in_time = size_bytes == SIZES_BYTES[0] or time.monotonic() < until_s
-        go = torch.tensor([float(in_time)], device=device)
+        go = torch.tensor([float(in_time)])
         dist.broadcast(go, src=0)
         if not go.item():
             break
@@ -151,15 +142,14 @@ def _median_s(
 
 
 def _transfer(tensor: torch.Tensor, group: dist.ProcessGroup) -> float:
-    """Give half a round trip."""
-    del group
+    """Give half a round trip, of messages posted as the engine posts them."""
     first = dist.get_rank() == 0
     begun_s = time.perf_counter()
     for sends in (first, not first):
-        if sends:
-            dist.send(tensor, dst=1 if first else 0)
-        else:
-            dist.recv(tensor, src=1 if first else 0)
+        operation = dist.isend if sends else dist.irecv
+        peer = 1 if first else 0
+        for work in dist.batch_isend_irecv([dist.P2POp(operation, tensor, peer, group)]):
+            work.wait()
     _synchronize(tensor)
     return (time.perf_counter() - begun_s) / 2
 

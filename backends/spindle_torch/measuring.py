@@ -8,7 +8,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,7 @@ _STABLE = 0.01  # the median's own uncertainty, relative: about IQR / sqrt(runs)
 _RUNS_OF_POINT = 3 * (1 + _LEAST_RUNS)  # at least: three kinds of backward, each warmed up once
 _BYTES_PER_MODELLED_ELEMENT = 2
 _SHARE_OF_STEPS = 0.1  # of the whole time
+_CACHES = 2  # times the size of a GPU's: what is written to have them empty
 _STEPPED_BYTES = 20  # a parameter, its gradient, two moments, and some to spare
 
 
@@ -54,6 +55,7 @@ def measured(
     results: list[ProbeResult] = []
     skipped: list[SkippedProbe] = []
     with _one_thread(device):
+        _warm_up(probes, options, device)
         optimizer = tuple(_stepped(steps, options, device))
         pace = _Pace(deadline_s=deadline_s)
         for index, probe in enumerate(probes):
@@ -67,11 +69,11 @@ def measured(
     if not results:
         reasons = ", ".join(sorted({item.reason for item in skipped})) or "it has no operators"
         raise UsageError(f"no point of the workload could be measured: {reasons}")
-    threads = ", one thread" if device.type == "cpu" else ""
+    how = ", one thread" if device.type == "cpu" else ", nothing of it in the L2 cache"
     return Profiling(
         device=device_name(device),
         method=(
-            f"medians of {_LEAST_RUNS} to {_MOST_RUNS} runs in {options.dtype}{threads}, one"
+            f"medians of {_LEAST_RUNS} to {_MOST_RUNS} runs in {options.dtype}{how}, one"
             " operator of a kind alone"
         ),
         tool=f"torch {torch.__version__}",
@@ -94,6 +96,23 @@ def device_name(device: torch.device) -> str:
             if line.startswith("model name"):
                 return f"{line.partition(':')[2].strip()} (CPU)"
     return f"{platform.processor() or platform.machine()} (CPU)"
+
+
+def _warm_up(probes: Sequence[Probe], options: ProfilingOptions, device: torch.device) -> None:
+    """Have a GPU load what it needs at first, which takes seconds that no point should be told of.
+
+    From the time of one point that of the next is foretold.
+    """
+    if device.type != "cuda":
+        return
+    for probe in probes:
+        if not isinstance(probe.operator, Custom):
+            with suppress(InputError):  # it can't be divided so: told when its turn comes
+                bench = make_bench(probe, DTYPES[options.dtype], device)
+                output = bench.forward()
+                torch.autograd.backward(output, torch.ones_like(output))
+                torch.cuda.synchronize(device)
+                return
 
 
 def _stepped(
@@ -197,11 +216,11 @@ def _timed(
     gradient = torch.ones_like(output)  # made once: in a run it comes from the next operator
     torch.autograd.backward(output, gradient)
     del output
+    run = _GpuRun.on(device) if device.type == "cuda" else _run_on_cpu
     until_s = time.monotonic() + share_s
     found: list[tuple[float, float]] = []
     while len(found) < _MOST_RUNS:
         bench.forget()
-        run = _run_on_gpu if device.type == "cuda" else _run_on_cpu
         found.append(run(bench, gradient))
         if len(found) >= _LEAST_RUNS and (_stable(found) or time.monotonic() > until_s):
             break
@@ -217,18 +236,35 @@ def _run_on_cpu(bench: Bench, gradient: torch.Tensor) -> tuple[float, float]:
     return between_s - begun_s, time.perf_counter() - between_s
 
 
-def _run_on_gpu(bench: Bench, gradient: torch.Tensor) -> tuple[float, float]:
-    begun, between, ended = (
-        torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        for _ in range(3)
-    )
-    begun.record()
-    output = bench.forward()
-    between.record()
-    torch.autograd.backward(output, gradient)
-    ended.record()
-    torch.cuda.synchronize()
-    return 1e-3 * begun.elapsed_time(between), 1e-3 * between.elapsed_time(ended)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GpuRun:
+    """Times runs by events, each from an idle GPU, with caches that `others` have been in.
+
+    In a model other operators run between two of a kind, and leave nothing of its parameters there.
+    That the GPU is idle lets the time to launch show, where it is longer than the kernels.
+    """
+
+    others: torch.Tensor
+
+    @classmethod
+    def on(cls, device: torch.device) -> "_GpuRun":
+        size = _CACHES * torch.cuda.get_device_properties(device).L2_cache_size
+        return cls(others=torch.empty(size, dtype=torch.uint8, device=device))
+
+    def __call__(self, bench: Bench, gradient: torch.Tensor) -> tuple[float, float]:
+        begun, between, ended = (
+            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            for _ in range(3)
+        )
+        self.others.zero_()
+        torch.cuda.synchronize()
+        begun.record()
+        output = bench.forward()
+        between.record()
+        torch.autograd.backward(output, gradient)
+        ended.record()
+        torch.cuda.synchronize()
+        return 1e-3 * begun.elapsed_time(between), 1e-3 * between.elapsed_time(ended)
 
 
 def _stable(found: Sequence[tuple[float, float]]) -> bool:
@@ -270,7 +306,8 @@ def _needed_bytes(probe: Probe, dtype: torch.dtype) -> float:
 def _free_bytes(device: torch.device) -> float:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return float(free + torch.cuda.memory_reserved(device))
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(free + unused)
     if "SC_AVPHYS_PAGES" in os.sysconf_names:
         return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return float("inf")
