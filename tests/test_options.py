@@ -53,6 +53,7 @@ OPTIONS = {
         "--jitter",
         "--overlap-sync",
     },
+    "explain": {"plan", "--timeline", "--faster", "--overlap-sync", "--json"},
     "run": {
         "plan",
         "--nproc",

@@ -9,6 +9,7 @@ import spindle_sim
 from spindle_sim.cli.catalogue import gpus, workloads
 from spindle_sim.cli.compare import compare
 from spindle_sim.cli.curves import curves
+from spindle_sim.cli.explain import explain
 from spindle_sim.cli.init import init
 from spindle_sim.cli.plan import plan
 from spindle_sim.cli.profile import profile
@@ -30,6 +31,7 @@ _VERBS: dict[Callable[..., object], str] = {
     plan: "Plan a workload and write the plan file.",
     validate: "Check a plan file.",
     simulate: "Simulate a plan file; report, trace.",
+    explain: "Why an iteration is slow; what would help.",
     run: "Train by a plan file here, or emulate it (torch).",
     validate_run: "How far is the simulator off on this host? (torch)",
     validate_measured: "How far is it off on measured iterations?",
