@@ -243,7 +243,7 @@ def make_flows(metaops: Sequence[MetaOp], slices: Sequence[Slice]) -> tuple[Flow
                 Flow(
                     source_slice=source.id,
                     target_slice=target.id,
-                    bytes=giver.output_bytes * giver.batch,
+                    bytes=_flowing(giver, by_id[target.metaop]) * giver.batch,
                     gradient=giver.backward is not Backward.NONE,
                 )
             )
@@ -346,6 +346,12 @@ def _backward(before: Sequence[MetaOp], *, trains: bool, frozen: bool, num_ops: 
     return Backward.WEIGHT_ONLY if num_ops == 1 else Backward.FULL
 
 
+def _flowing(giver: MetaOp, taker: MetaOp) -> float:
+    """Give the bytes of a sample: a context flows on within its task's use."""
+    uses = {metaop.id.rsplit("/", 1)[0] for metaop in (giver, taker)}
+    return giver.output_bytes + (taker.context_bytes if len(uses) == 1 else 0.0)
+
+
 def _held(metaop: MetaOp, tp: int) -> float:
     return metaop.parameters - metaop.sharded_parameters + metaop.sharded_parameters / tp
 
@@ -355,9 +361,11 @@ def _kept(item: Slice, metaop: MetaOp) -> float:
         return 0.0
     samples = metaop.batch / item.dp
     if item.recompute:
-        first = metaop.output_bytes if item.first_op else metaop.input_bytes
-        return samples * (first + (item.num_ops - 1) * metaop.output_bytes)
-    return samples * item.num_ops * _saved(metaop, item.tp)
+        rest = (item.num_ops - 1) * metaop.output_bytes
+        if item.first_op:
+            return samples * (metaop.output_bytes + metaop.context_bytes + rest)
+        return samples * (metaop.input_bytes + rest)
+    return samples * (item.num_ops * _saved(metaop, item.tp) + metaop.context_bytes)
 
 
 def _recomputed(item: Slice, metaop: MetaOp) -> float:

@@ -190,9 +190,11 @@ def _sizes(item: Slice, metaop: MetaOp, micro_batches: int) -> tuple[float, floa
     dropped = metaop.saved_attention_bytes if item.selective else 0.0
     whole = samples * (metaop.saved_bytes / item.tp + metaop.saved_replicated_bytes / ranks)
     if item.recompute:
-        first = metaop.output_bytes if item.first_op else metaop.input_bytes
+        later = metaop.output_bytes + metaop.context_bytes
+        first = later if item.first_op else metaop.input_bytes
         return samples / ranks * (first + (item.num_ops - 1) * metaop.output_bytes), whole
-    return item.num_ops * (whole - samples * dropped / item.tp), 0.0
+    each = whole - samples * dropped / item.tp
+    return item.num_ops * each + samples / ranks * metaop.context_bytes, 0.0
 
 
 def _at(times_s: Sequence[float] | float, stage: int) -> float:

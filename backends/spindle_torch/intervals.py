@@ -8,9 +8,9 @@ and another needs, so that any n goes to any n'. No torch here.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from spindle_sim.plan import Plan, Slice
+from spindle_sim.plan import Slice
 
-__all__ = ["Piece", "cut_flows", "held_samples", "own_span", "pieces"]
+__all__ = ["Piece", "held_samples", "own_span", "pieces"]
 
 
 class Piece(NamedTuple):
@@ -37,21 +37,6 @@ def own_span(count: int, position: int, size: int) -> tuple[int, int]:
     return position * count // size, (position + 1) * count // size
 
 
-def cut_flows(plan: Plan) -> frozenset[int]:
-    """Give the flows whose tokens lie cut on the tensor-parallel ranks of both sides, by index.
-
-    Both sides run with sequence parallelism and one degree, and what else leaves the source is
-    taken so, too; a device that is in both has the same tokens there. What flows elsewhere is
-    gathered before it leaves.
-    """
-    slices = plan.slice_by_id()
-    alike: dict[str, bool] = {}
-    for flow in plan.flows:
-        source, target = slices[flow.source_slice], slices[flow.target_slice]
-        alike[source.id] = alike.get(source.id, True) and _cut_alike(source, target)
-    return frozenset(index for index, flow in enumerate(plan.flows) if alike[flow.source_slice])
-
-
 def pieces(source: Slice, target: Slice, batch: int) -> tuple[Piece, ...]:
     """Give what every device of `target` needs of a batch that lies on `source`.
 
@@ -63,16 +48,6 @@ def pieces(source: Slice, target: Slice, batch: int) -> tuple[Piece, ...]:
         piece
         for position, device in enumerate(target.devices)
         for piece in _needed(source, device, position % target.tp, target, batch)
-    )
-
-
-def _cut_alike(source: Slice, target: Slice) -> bool:
-    if not (source.sequence_parallel and target.sequence_parallel and source.tp == target.tp):
-        return False
-    return all(
-        position % source.tp == target.devices.index(device) % target.tp
-        for position, device in enumerate(source.devices)
-        if device in target.devices
     )
 
 

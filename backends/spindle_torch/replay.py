@@ -16,11 +16,12 @@ from simpy.events import Event
 from spindle_sim.estimate import Estimator
 from spindle_sim.estimate.memory import OPTIMIZER_BYTES
 from spindle_sim.plan import Plan, Slice
+from spindle_sim.plan.cuts import token_shards
 from spindle_sim.timeline import Kind, Phase, Span, Timeline
 from spindle_sim.workload.operators import BYTES_PER_ELEMENT
 from spindle_torch.buckets import Bucket, Overlap, parameter_buckets
 from spindle_torch.compilation import compile_plan
-from spindle_torch.intervals import cut_flows, held_samples
+from spindle_torch.intervals import held_samples
 from spindle_torch.pool import operator_of
 from spindle_torch.program import (
     Await,
@@ -36,7 +37,7 @@ from spindle_torch.program import (
     Synchronize,
 )
 
-__all__ = ["ProgramReplay", "replay"]
+__all__ = ["ProgramReplay", "replay", "sample_bytes"]
 
 _NORM_BYTES = 8.0  # of clipping: one number
 _Story = Generator[Event, object, None]
@@ -86,6 +87,17 @@ def replay(
     return Timeline(backend="programs", num_devices=plan.cluster.num_devices, spans=tuple(spans))
 
 
+def sample_bytes(plan: Plan) -> tuple[float, ...]:
+    """Give by flow what one rank sends another of each sample, by the plan's sizes."""
+    slices, metaops, shards = plan.slice_by_id(), plan.metaop_by_id(), token_shards(plan)
+    return tuple(
+        flow.bytes
+        / metaops[slices[flow.source_slice].metaop].batch
+        / shards.get((flow.source_slice, flow.target_slice), 1)
+        for flow in plan.flows
+    )
+
+
 @dataclass(slots=True)
 class _Transfer:
     """One message: when each side posted it, and the event of its arrival."""
@@ -118,7 +130,7 @@ class _Replay:
     slices: dict[str, Slice] = field(init=False)
     batches: dict[str, int] = field(init=False)
     owners: dict[str, tuple[str, str]] = field(init=False)
-    cut: frozenset[int] = field(init=False)
+    sample_bytes: tuple[float, ...] = field(init=False)
     transfers: dict[_Pair, list[_Transfer]] = field(default_factory=dict)
     posted: dict[tuple[_Pair, bool], int] = field(default_factory=dict)
     free_s: dict[_Pair, float] = field(default_factory=dict)
@@ -131,7 +143,7 @@ class _Replay:
         """Look up slices and their MetaOps once."""
         metaops = self.plan.metaop_by_id()
         self.slices = self.plan.slice_by_id()
-        self.cut = cut_flows(self.plan)
+        self.sample_bytes = sample_bytes(self.plan)
         self.batches = {
             item.id: metaops[item.metaop].batch // self.plan.micro_batches(item.round)
             for item in self.plan.slices
@@ -312,12 +324,7 @@ class _Replay:
         return BYTES_PER_ELEMENT * total
 
     def _size_bytes(self, message: Message) -> float:
-        flow = self.plan.flows[message.flow]
-        samples = message.piece.last - message.piece.first
-        source = self.slices[flow.source_slice]
-        whole = self.plan.metaop_by_id()[source.metaop].batch
-        parts = source.tp if message.flow in self.cut else 1
-        return flow.bytes * samples / whole / parts
+        return (message.piece.last - message.piece.first) * self.sample_bytes[message.flow]
 
     def _target(self, message: Message) -> Slice:
         flow = self.plan.flows[message.flow]

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spindle_sim.errors import InputError, Problem
+from spindle_sim.plan import Plan
 from spindle_sim.workload import (
     Block,
     ContrastiveLoss,
@@ -26,7 +27,7 @@ from spindle_sim.workload import (
 )
 from spindle_torch.intervals import own_span
 
-__all__ = ["Activation", "CustomShape", "Site", "sites"]
+__all__ = ["Activation", "CustomShape", "Site", "flow_shape", "sites"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,22 @@ def sites(workload: Workload, custom: Mapping[str, CustomShape] | None = None) -
     if problems:
         raise InputError(*dict.fromkeys(problems))
     return found
+
+
+def flow_shape(
+    plan: Plan, found: Mapping[str, Site], index: int, rank: int, *, is_cut: bool
+) -> Activation:
+    """Give the shape of a sample of a flow, of what lies on this rank of it where it `is_cut`."""
+    slices, flow = plan.slice_by_id(), plan.flows[index]
+    source, target = slices[flow.source_slice], slices[flow.target_slice]
+    site = found[source.metaop]
+    ends = source.first_op + source.num_ops == site.num_ops
+    shape = site.output if ends else site.passed
+    assert shape is not None, f"{source.id} is a loss, and something flows out of it"
+    for item in (source, target):
+        if is_cut and rank in item.devices:
+            return shape.cut(item.devices.index(rank) % item.tp, item.tp)
+    return shape
 
 
 def _in_order(task: Task) -> list[ModuleUse]:

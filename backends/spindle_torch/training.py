@@ -8,13 +8,14 @@ from itertools import chain
 import torch
 
 from spindle_sim.plan import Backward, MetaOp, Plan, Slice
+from spindle_sim.plan.cuts import cut_flows
 from spindle_torch.data import DataSource
 from spindle_torch.drawing import seed_of
 from spindle_torch.gradients import Gradients
 from spindle_torch.groups import Groups
 from spindle_torch.holding import Visits, check_memory, divided_groups, hold, make_optimizer
 from spindle_torch.hooks import when_all_have_gradients
-from spindle_torch.intervals import cut_flows, held_samples
+from spindle_torch.intervals import held_samples
 from spindle_torch.model import Brought, CustomOperator, Model, SliceCall, local_model
 from spindle_torch.pool import (
     OperatorKey,
@@ -23,7 +24,7 @@ from spindle_torch.pool import (
     parameter_pool,
     used_operators,
 )
-from spindle_torch.shapes import Site, sites
+from spindle_torch.shapes import Site, flow_shape, sites
 from spindle_torch.sharded_optimizer import ShardedOptimizer
 from spindle_torch.tokens import TokenShards
 
@@ -87,7 +88,10 @@ class Training:
         self._metaops = self.plan.metaop_by_id()
         slices = self.plan.slice_by_id()
         self._cut = cut_flows(self.plan)
-        self._elements = tuple(self._elements_of(index) for index in range(len(self.plan.flows)))
+        self._elements = tuple(
+            flow_shape(self.plan, self.sites, index, self.rank, is_cut=index in self._cut).elements
+            for index in range(len(self.plan.flows))
+        )
         into: dict[str, list[int]] = {}
         for index, flow in enumerate(self.plan.flows):
             into.setdefault(flow.target_slice, []).append(index)
@@ -250,20 +254,6 @@ class Training:
         finally:
             for handle in handles:
                 handle.remove()
-
-    def _elements_of(self, flow: int) -> int:
-        """Give the numbers of a sample of a flow, those on this rank where it is cut."""
-        slices = self.plan.slice_by_id()
-        source = slices[self.plan.flows[flow].source_slice]
-        site = self.sites[source.metaop]
-        ends = source.first_op + source.num_ops == site.num_ops
-        shape = site.output if ends else site.passed
-        assert shape is not None, f"{source.id} is a loss, and something flows out of it"
-        for item in (source, slices[self.plan.flows[flow].target_slice]):
-            if flow in self._cut and self.rank in item.devices:
-                shape = shape.cut(item.devices.index(self.rank) % item.tp, item.tp)
-                break
-        return shape.elements
 
     def _data(self, item: Slice, step: int) -> DataSource:
         batch = step + self._data_ahead.get(self.sites[item.metaop].task, 0)

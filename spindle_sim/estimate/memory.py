@@ -53,18 +53,21 @@ def activation_bytes(
     """Give the bytes that one device keeps of a slice from its forward until its backward.
 
     Those of one of `micro_batches`. With `recompute` each operator keeps its input only, with
-    `selective` all but what the attention core does. `sequence_parallel` divides the rest, too. A
-    MetaOp without backward keeps nothing.
+    `selective` all but what the attention core does. `sequence_parallel` divides the rest, too.
+    Cross-attention's context is kept once, for all operators. A MetaOp without backward keeps
+    nothing.
     """
     if metaop.backward is Backward.NONE:
         return 0.0
     samples = metaop.batch / dp / micro_batches
     whole = tp if sequence_parallel else 1
     if recompute:
-        first = metaop.input_bytes if first_op == 0 else metaop.output_bytes
+        # What flows into the first operator of all has the context in it.
+        first = metaop.hands(metaop) if first_op else metaop.input_bytes
         return samples * (first + (num_ops - 1) * metaop.output_bytes) / whole
     divided = metaop.saved_bytes - (metaop.saved_attention_bytes if selective else 0.0)
-    return samples * num_ops * (divided / tp + metaop.saved_replicated_bytes / whole)
+    kept = samples * num_ops * (divided / tp + metaop.saved_replicated_bytes / whole)
+    return kept + samples * metaop.context_bytes / whole
 
 
 def working_bytes(

@@ -101,6 +101,15 @@ class MetaOp:
     saved_replicated_bytes: float
     batch_coupled: bool = False
     saved_attention_bytes: float = 0.0  # the part of `saved_bytes` that `Slice.selective` drops
+    context_bytes: float = 0.0  # cross-attention's, which comes with what enters each operator
+
+    def hands(self, target: "MetaOp") -> float:
+        """Give the bytes of one sample that flow from a slice of it into one of `target`.
+
+        From slice to slice, and to another MetaOp of the same use, a context flows with the output.
+        """
+        same_use = self.id.rpartition("/")[0] == target.id.rpartition("/")[0]
+        return self.output_bytes + (target.context_bytes if same_use else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +141,8 @@ class Slice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
     """Activations from one slice to another; `bytes` of the whole global batch.
+
+    They count the context, which travels with the activations of cross-attention's layers.
 
     `gradient` tells whether as many bytes flow back in the backward.
     """

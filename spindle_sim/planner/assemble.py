@@ -174,7 +174,7 @@ def _flows(graph: MetaGraph, slices: Sequence[Slice]) -> Iterator[Flow]:
             yield Flow(
                 source_slice=source.id,
                 target_slice=target.id,
-                bytes=metaop.output_bytes * metaop.batch,
+                bytes=metaop.hands(metaop) * metaop.batch,
                 gradient=metaop.backward is not Backward.NONE,
             )
     for edge in graph.edges:

@@ -241,7 +241,7 @@ def _inputs(context: Context, drafts: Sequence[DraftSlice]) -> list[list[Input]]
         if name in last:
             metaop = context.graph.nodes[name].metaop
             directions = 1 if metaop.backward is Backward.NONE else 2
-            size = metaop.output_bytes * metaop.batch
+            size = metaop.hands(metaop) * metaop.batch
             inputs[index].append(Input(last[name], size, directions))
         first.setdefault(name, index)
         last[name] = index

@@ -131,6 +131,7 @@ def _metaop(
         saved_replicated_bytes=cost.saved_replicated_bytes * node.items,
         batch_coupled=cost.gathered_bytes > 0,
         saved_attention_bytes=_attention_bytes(cost) * node.items,
+        context_bytes=node.context_bytes * node.items,
     )
 
 

@@ -30,7 +30,7 @@ class Moves:
         directions = 2 if metaop.backward in ("full", "input_only") else 1
         nics = cluster.nics_per_node * cluster.nic_bandwidth_bytes_per_s * cluster.nic_efficiency
         return cls(
-            flow_bytes=directions * metaop.batch * metaop.output_bytes,
+            flow_bytes=directions * metaop.batch * metaop.hands(metaop),
             island_size=cluster.island_size,
             port_bytes_per_s=cluster.gpu.collective_bandwidth_bytes_per_s,
             network_bytes_per_s=nics * cluster.island_size / cluster.devices_per_node,

@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from spindle_sim.plan import Plan
+from spindle_sim.plan.cuts import token_shards
 from spindle_sim.plan.schedule import Operation, operation_order
 from spindle_sim.planner.affinity import Affinity, Crossing, Group
 
@@ -149,11 +150,14 @@ def crossings(plan: Plan) -> Gives:
     affinity = Affinity(plan.cluster)
     groups = [Group(item.devices, item.tp) for item in plan.slices]
     index_of = {item.id: index for index, item in enumerate(plan.slices)}
+    shards = token_shards(plan)
     forward: list[list[tuple[int, Crossing]]] = [[] for _ in plan.slices]
     backward: list[list[tuple[int, Crossing]]] = [[] for _ in plan.slices]
     for flow in plan.flows:
         source, target = index_of[flow.source_slice], index_of[flow.target_slice]
-        size_bytes = flow.bytes / plan.micro_batches(plan.slices[source].round)
+        cuts = plan.micro_batches(plan.slices[source].round)
+        cuts *= shards.get((flow.source_slice, flow.target_slice), 1)
+        size_bytes = flow.bytes / cuts
         crossing = affinity.crossing(groups[source], groups[target], size_bytes)
         forward[source].append((target, crossing))
         if flow.gradient:

@@ -22,9 +22,10 @@ LEAST_SHARE = 0.1
 def kept_bytes(node: MetaNode, *, recomputed: int = 0) -> float:
     """Give what a MetaOp keeps until its backward, over all devices."""
     metaop = node.metaop
-    return recomputed * _op_bytes(node, recompute=True) + (metaop.num_ops - recomputed) * _op_bytes(
-        node, recompute=False
-    )
+    again = recomputed * _op_bytes(node, recompute=True)
+    kept = (metaop.num_ops - recomputed) * _op_bytes(node, recompute=False)
+    context = activation_bytes(metaop, num_ops=0, dp=1)  # kept once, for all operators
+    return again + kept + context
 
 
 def free_on_cluster(
@@ -113,5 +114,9 @@ def _freed_bytes(node: MetaNode, *, dp: int = 1, tp: int = 1) -> float:
 
 
 def _op_bytes(node: MetaNode, *, recompute: bool, dp: int = 1, tp: int = 1) -> float:
-    """Give what one operator that isn't the first keeps on one device."""
-    return activation_bytes(node.metaop, num_ops=1, dp=dp, tp=tp, recompute=recompute, first_op=1)
+    """Give what one operator more keeps on one device."""
+    one, two = (
+        activation_bytes(node.metaop, num_ops=count, dp=dp, tp=tp, recompute=recompute, first_op=1)
+        for count in (1, 2)
+    )
+    return two - one

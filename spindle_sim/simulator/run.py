@@ -255,7 +255,7 @@ def _start_operations(
             if device in last:
                 waits[operation][last[device]] = None
             last[device] = world.done[operation]
-    boundaries = Boundaries(plan=world.plan, slices=world.slices, metaops=world.metaops)
+    boundaries = Boundaries.of_plan(world.plan)
     for flow, given, taken in handovers(world.plan, world.done):
         arrived = world.env.event()
         waits[taken][arrived] = None

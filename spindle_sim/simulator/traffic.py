@@ -3,11 +3,12 @@
 Only what repeats is: a plan whose slices run once makes each boundary when it comes to it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spindle_sim.estimate import Estimator
 from spindle_sim.plan import Flow, MetaOp, Plan, Slice
+from spindle_sim.plan.cuts import token_shards
 from spindle_sim.simulator.collectives import all_reduce_demand
 from spindle_sim.simulator.crews import repeats
 from spindle_sim.simulator.links import Links
@@ -43,6 +44,17 @@ class Boundaries:
     plan: Plan
     slices: dict[str, Slice]
     metaops: dict[str, MetaOp]
+    shards: Mapping[tuple[str, str], int]
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> "Boundaries":
+        """Look up what a plan's flows join."""
+        return cls(
+            plan=plan,
+            slices=plan.slice_by_id(),
+            metaops=plan.metaop_by_id(),
+            shards=token_shards(plan),
+        )
 
     def of(self, flow: Flow, phase: Phase) -> Boundary:
         """Give one direction of a flow, for one micro-batch."""
@@ -55,6 +67,7 @@ class Boundaries:
             size_bytes=flow.bytes / self.plan.micro_batches(source.round),
             phase=phase,
             task=self.metaops[source.metaop].task,
+            token_shards=self.shards.get((flow.source_slice, flow.target_slice), 1),
         )
 
 
@@ -73,7 +86,7 @@ def prepare(
     sharded = sharded_slices(plan, estimator, links, bucket_bytes=bucket_bytes)
     if not repeats(plan):
         return Traffic(crossings={}, reduces=reduces, sharded=sharded, after_step=())
-    boundaries = Boundaries(plan=plan, slices=plan.slice_by_id(), metaops=plan.metaop_by_id())
+    boundaries = Boundaries.of_plan(plan)
     crossings = {
         (flow.source_slice, flow.target_slice, phase): crossing(
             boundaries.of(flow, phase), links, estimator, repeats=True

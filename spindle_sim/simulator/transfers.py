@@ -25,13 +25,25 @@ __all__ = ["Boundary", "Crossing", "Transfers", "crossing"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """One flow in one direction; `size_bytes` is of the whole batch, or micro-batch."""
+    """One flow in one direction; `size_bytes` is of the whole batch, or micro-batch.
+
+    `token_shards` is in how many parts the tokens lie on the tensor-parallel ranks of both sides.
+    """
 
     source: Slice
     target: Slice
     size_bytes: float
     phase: Phase
     task: str
+    token_shards: int = 1
+
+    def pieces(self) -> tuple[Piece, ...]:
+        """Give what each device needs, and from whom."""
+        return reshard(
+            Layout(devices=self.source.devices, tp=self.source.tp),
+            Layout(devices=self.target.devices, tp=self.target.tp),
+            self.size_bytes / self.token_shards,
+        )
 
 
 class _Role(NamedTuple):
@@ -61,12 +73,7 @@ def crossing(
     boundary: Boundary, links: Links, estimator: Estimator, *, repeats: bool = False
 ) -> Crossing:
     """Make a boundary ready; where it `repeats`, messages of equal size progress as one."""
-    source, target = boundary.source, boundary.target
-    pieces = reshard(
-        Layout(devices=source.devices, tp=source.tp),
-        Layout(devices=target.devices, tp=target.tp),
-        boundary.size_bytes / _token_shards(source, target),
-    )
+    pieces = boundary.pieces()
     groups: dict[tuple[tuple[int, ...], float, float], list[Piece]] = {}
     for piece in pieces:
         if not piece.is_local:
@@ -130,12 +137,6 @@ class Transfers:
         if ready.repeats:
             self._known[way] = parts
         return parts
-
-
-def _token_shards(source: Slice, target: Slice) -> int:
-    """Give in how many parts the tokens lie on the tensor-parallel ranks of both sides."""
-    alike = source.tp == target.tp and source.sequence_parallel and target.sequence_parallel
-    return source.tp if alike else 1
 
 
 def _messages(

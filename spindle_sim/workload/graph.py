@@ -1,13 +1,14 @@
 """The unified computation graph G = (V, E) of section 3: operators joined by data flows."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import networkx as nx
 
 from spindle_sim.workload.cost import OperatorCost
-from spindle_sim.workload.model import ModuleUse, Task, Workload
-from spindle_sim.workload.operators import Operator
+from spindle_sim.workload.model import Block, ModuleUse, Task, Workload
+from spindle_sim.workload.operators import BYTES_PER_ELEMENT, Operator
 
 __all__ = ["OperatorNode", "operator_graph"]
 
@@ -17,6 +18,8 @@ class OperatorNode:
     """One operator of one task: a node of the graph.
 
     Two nodes of equal `signature` have the same workload (section 3.1, criterion 2).
+    `context_bytes` is what comes with one item's activations for cross-attention: the context that
+    this operator, or a later one of its use, attends to.
     """
 
     task: str
@@ -29,6 +32,7 @@ class OperatorNode:
     context_tokens: int
     items: int
     batch_size: int
+    context_bytes: float = 0.0
 
     @property
     def id(self) -> str:
@@ -64,7 +68,7 @@ def operator_graph(workload: Workload) -> "nx.DiGraph[str]":
     """Build the graph of all tasks.
 
     Nodes are the operators' ids, with the `OperatorNode` as attribute `operator`; edges carry
-    `bytes`, the flow of the whole global batch.
+    `bytes`, the flow of the whole global batch: the output, and within a use the context too.
     """
     graph: nx.DiGraph[str] = nx.DiGraph()
     for task in workload.tasks:
@@ -73,7 +77,8 @@ def operator_graph(workload: Workload) -> "nx.DiGraph[str]":
             nodes = _nodes(workload, task, use)
             graph.add_nodes_from((node.id, {"operator": node}) for node in nodes)
             for source, target in pairwise(nodes):
-                graph.add_edge(source.id, target.id, bytes=_flow_bytes(source))
+                size_bytes = _flow_bytes(source, target.context_bytes)
+                graph.add_edge(source.id, target.id, bytes=size_bytes)
             ends[use.name] = nodes[0], nodes[-1]
         for flow in task.flows:
             source, target = ends[flow.source][1], ends[flow.target][0]
@@ -82,6 +87,7 @@ def operator_graph(workload: Workload) -> "nx.DiGraph[str]":
 
 
 def _nodes(workload: Workload, task: Task, use: ModuleUse) -> list[OperatorNode]:
+    blocks = workload.module(use.module).blocks
     return [
         OperatorNode(
             task=task.name,
@@ -94,11 +100,21 @@ def _nodes(workload: Workload, task: Task, use: ModuleUse) -> list[OperatorNode]
             context_tokens=use.context_tokens,
             items=use.items,
             batch_size=task.batch_size,
+            context_bytes=_context_bytes(use, blocks, number),
         )
-        for block in workload.module(use.module).blocks
+        for number, block in enumerate(blocks)
         for index in range(block.repeat)
     ]
 
 
-def _flow_bytes(source: OperatorNode) -> float:
-    return source.cost.output_bytes * source.items * source.batch_size
+def _context_bytes(use: ModuleUse, blocks: Sequence[Block], number: int) -> float:
+    """Give the bytes of one item's context, where a block attends to it from that number on."""
+    widths = [getattr(block.operator, "context_width", None) for block in blocks]
+    if not any(widths[number:]):
+        return 0.0
+    width = next(width for width in widths if width)
+    return float(BYTES_PER_ELEMENT * use.context_tokens * width)
+
+
+def _flow_bytes(source: OperatorNode, context_bytes: float = 0.0) -> float:
+    return (source.cost.output_bytes + context_bytes) * source.items * source.batch_size

@@ -55,6 +55,24 @@ def test_recomputation_keeps_each_operators_input() -> None:
     assert working_bytes(METAOP, dp=8, tp=2) == 4 * (100 / 2 + 30)
 
 
+def test_a_context_is_kept_once_for_all_operators() -> None:
+    metaop = replace(METAOP, context_bytes=7.0)
+    for options in ({}, {"selective": True}, {"recompute": True, "first_op": 1}):
+        without = activation_bytes(METAOP, num_ops=3, dp=8, **options)
+        kept = activation_bytes(metaop, num_ops=3, dp=8, **options)
+        assert kept == without + 4 * 7
+    # Sequence parallelism cuts it, tensor parallelism alone doesn't.
+    for cut, ranks in ((False, 1), (True, 2)):
+        without, kept = (
+            activation_bytes(item, num_ops=3, dp=8, tp=2, sequence_parallel=cut)
+            for item in (METAOP, metaop)
+        )
+        assert kept == without + 4 * 7 / ranks
+    # What flows into the first operator of all has it already.
+    first = activation_bytes(metaop, num_ops=3, dp=8, recompute=True)
+    assert first == activation_bytes(METAOP, num_ops=3, dp=8, recompute=True)
+
+
 def test_without_a_backward_nothing_is_kept() -> None:
     frozen = replace(METAOP, frozen=True, backward=Backward.NONE)
     assert activation_bytes(frozen, num_ops=4, dp=1) == 0.0

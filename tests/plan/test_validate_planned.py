@@ -1,5 +1,6 @@
 """Plans of every strategy on the built-in workloads validate; mutated ones don't."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -12,7 +13,11 @@ from spindle_sim.cluster import parse_cluster
 from spindle_sim.plan import Plan, dump_plan, parse_plan, validate_plan
 from spindle_sim.planner import STRATEGIES, make_plan
 from spindle_sim.workload import builtin_workload
+from spindle_sim.workload.tiny import tiny
+from tests.builders import make_flows, make_memory
 from tests.plan.mutations import change, drop, repeat
+from tests.random_plans import dealt_plan
+from tests.stated_plans import stated
 
 
 @cache
@@ -30,6 +35,20 @@ def test_a_plan_of_every_strategy_validates_and_survives_its_document(
     plan = planned(strategy, name, cluster)
     assert [str(violation) for violation in validate_plan(plan)] == []
     assert parse_plan(dump_plan(plan)) == plan
+
+
+def test_contexts_are_counted_but_in_plans_of_the_first_format() -> None:
+    cluster = parse_cluster("a800:1x4")
+    workload = tiny(builtin_workload("ofasys").with_first_tasks(2))
+    plan = stated(dealt_plan(random.Random(1).choice, workload, cluster))
+    metaops = tuple(replace(metaop, context_bytes=0.0) for metaop in plan.metaops)
+    flows = make_flows(metaops, plan.slices)
+    assert 0 < sum(f.bytes for f in flows) < sum(f.bytes for f in plan.flows)
+    memory = make_memory(metaops, plan.slices, plan.parameter_groups, zero1=plan.zero1)
+    old = replace(plan, format_version="1.0", metaops=metaops, flows=flows, memory=memory)
+    assert validate_plan(old) == ()
+    rules = {violation.rule for violation in validate_plan(replace(old, format_version="1.1"))}
+    assert rules == {"metaop", "flow", "memory"}
 
 
 @pytest.mark.parametrize("cluster", ["a800:1x8", "a800:2x8", "a40:1x8"])

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from spindle_sim import make_plan, parse_cluster
 from spindle_sim.estimate.memory import OPTIMIZER_BYTES, PARAMETER_BYTES
 from spindle_sim.plan import Plan, save_plan, validate_plan
+from spindle_sim.plan.cuts import cut_flows
 from spindle_sim.planner.strategies.parallel import ParallelConfig, Recompute, parallel_plan
 from spindle_sim.simulator import simulate
 from spindle_sim.workload import Workload
 from spindle_torch.compilation import compile_plan
 from spindle_torch.deadlock import check_programs, find_stuck
-from spindle_torch.intervals import cut_flows, own_span, pieces
+from spindle_torch.intervals import own_span, pieces
 from spindle_torch.pool import held_numbers, parameter_pool, used_operators
 from spindle_torch.program import Await, Compute, Gather, Launch, Synchronize
 from spindle_torch.replay import replay

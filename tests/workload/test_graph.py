@@ -1,5 +1,7 @@
 """The unified graph of random workloads (section 3): every operator once, every flow an edge."""
 
+from itertools import pairwise
+
 import networkx as nx
 import pytest
 from hypothesis import given
@@ -145,3 +147,45 @@ def test_the_graph_of_multitask_clip_is_as_large_as_its_towers() -> None:
     assert graph.edges["image-text/vision/layers/0", "image-text/vision/layers/1"][
         "bytes"
     ] == pytest.approx(0.6579e6 * 1024, rel=1e-4)
+
+
+def test_a_context_travels_within_its_use_as_far_as_it_is_attended_to() -> None:
+    plain = TransformerLayer(width=16, heads=4, mlp_width=8)
+    across = TransformerLayer(width=16, heads=4, mlp_width=8, context_width=32)
+    wide = TransformerLayer(width=32, heads=4, mlp_width=8)
+    workload = Workload(
+        name="w",
+        modules=(
+            Module(name="encoder", blocks=(Block(name="b", operator=wide),)),
+            Module(
+                name="decoder",
+                blocks=(
+                    Block(name="before", operator=plain),
+                    Block(name="across", operator=across, repeat=2),
+                    Block(name="behind", operator=plain),
+                ),
+            ),
+            Module(name="after", blocks=(Block(name="b", operator=plain),)),
+        ),
+        tasks=(
+            Task(
+                name="t",
+                batch_size=3,
+                uses=(
+                    ModuleUse(name="source", module="encoder", tokens=5),
+                    ModuleUse(name="target", module="decoder", tokens=7, context_tokens=5, items=2),
+                    ModuleUse(name="last", module="after", tokens=7),
+                ),
+                flows=(
+                    DataFlow(source="source", target="target"),
+                    DataFlow(source="target", target="last"),
+                ),
+            ),
+        ),
+    )
+    graph = operator_graph(workload)
+    own, context = 3 * 2 * 2 * 7 * 16, 3 * 2 * 2 * 5 * 32
+    decoder = ["before/0", "across/0", "across/1", "behind/0"]
+    names = ["t/source/b/0", *(f"t/target/{name}" for name in decoder), "t/last/b/0"]
+    sizes = [graph.edges[ends]["bytes"] for ends in pairwise(names)]
+    assert sizes == [3 * 2 * 5 * 32, own + context, own + context, own, own]

@@ -105,8 +105,9 @@ def _sizes(item: Slice, metaop: ExpectedMetaOp, one: Round) -> tuple[float, floa
     num_ops = min(item.num_ops, metaop.num_ops)  # the rule of coverage tells of others
     if not item.recompute:
         dropped_bytes = metaop.saved_attention_bytes / node.items if item.selective else 0.0
-        return num_ops * (whole_bytes - samples * dropped_bytes / item.tp), 0.0
-    first_bytes = metaop.output_bytes if item.first_op else metaop.input_bytes
+        context_bytes = metaop.context_bytes / (item.dp * one.micro_batches * ranks)
+        return num_ops * (whole_bytes - samples * dropped_bytes / item.tp) + context_bytes, 0.0
+    first_bytes = metaop.hands(metaop) if item.first_op else metaop.input_bytes
     kept_bytes = first_bytes + (num_ops - 1) * metaop.output_bytes
     return kept_bytes / (item.dp * one.micro_batches * ranks), whole_bytes
 

@@ -34,6 +34,11 @@ class ExpectedMetaOp:
     predecessors: tuple[str, ...]
     input_bytes: float
     output_bytes: float
+    context_bytes: float
+
+    def hands(self, target: "ExpectedMetaOp") -> float:
+        """Give what flows from a slice of it into one of `target`: a context stays in its use."""
+        return _handed_bytes(self, target.operator, target.context_bytes)
 
     @property
     def parameter_set(self) -> str:
@@ -68,7 +73,9 @@ class ExpectedEdge:
     gradient: bool
 
 
-def expected_metaops(workload: Workload) -> dict[str, ExpectedMetaOp]:
+def expected_metaops(
+    workload: Workload, *, counts_contexts: bool = True
+) -> dict[str, ExpectedMetaOp]:
     """Give the MetaOps of a workload by id, predecessors before successors."""
     operators = operator_graph(workload)
     blocks = _blocks(operators)
@@ -84,6 +91,8 @@ def expected_metaops(workload: Workload) -> dict[str, ExpectedMetaOp]:
         trains = not is_frozen and _has_weight(nodes[0].operator)
         if after_trained or trains:
             trained.add(name)
+        context_bytes = counts_contexts * nodes[0].context_bytes
+        context_bytes *= nodes[0].items * nodes[0].batch_size
         found[name] = ExpectedMetaOp(
             id=name,
             operator=nodes[0],
@@ -94,8 +103,9 @@ def expected_metaops(workload: Workload) -> dict[str, ExpectedMetaOp]:
             ),
             level=1 + max((other.level for other in before), default=-1),
             predecessors=tuple(other.id for other in before),
-            input_bytes=sum(other.output_bytes for other in before),
+            input_bytes=sum(_handed_bytes(other, nodes[0], context_bytes) for other in before),
             output_bytes=nodes[0].cost.output_bytes * nodes[0].items * nodes[0].batch_size,
+            context_bytes=context_bytes,
         )
     return found
 
@@ -106,12 +116,17 @@ def expected_edges(metaops: dict[str, ExpectedMetaOp]) -> tuple[ExpectedEdge, ..
         ExpectedEdge(
             source=source,
             target=metaop.id,
-            bytes=metaops[source].output_bytes,
+            bytes=metaops[source].hands(metaop),
             gradient=metaops[source].sends_gradient,
         )
         for metaop in metaops.values()
         for source in metaop.predecessors
     )
+
+
+def _handed_bytes(source: ExpectedMetaOp, target: OperatorNode, context_bytes: float) -> float:
+    same_use = (source.operator.task, source.operator.use) == (target.task, target.use)
+    return source.output_bytes + (context_bytes if same_use else 0.0)
 
 
 def _blocks(operators: "nx.DiGraph[str]") -> dict[str, list[OperatorNode]]:

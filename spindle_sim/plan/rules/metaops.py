@@ -60,6 +60,7 @@ def _differences(metaop: MetaOp, expected: ExpectedMetaOp) -> Iterator[Violation
         "flops": cost.flops * node.items * node.batch_size,
         "input_bytes": expected.input_bytes / node.batch_size,
         "output_bytes": cost.output_bytes * node.items,
+        "context_bytes": expected.context_bytes / node.batch_size,
         "saved_bytes": cost.saved_bytes * node.items,
         "saved_replicated_bytes": cost.saved_replicated_bytes * node.items,
     }

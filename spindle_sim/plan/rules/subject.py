@@ -41,7 +41,7 @@ class Subject:
         for name, run in self.runs.items():
             metaop = self.metaops[name]
             for source, target in pairwise(run):
-                yield source, target, metaop.output_bytes, metaop.sends_gradient
+                yield source, target, metaop.hands(metaop), metaop.sends_gradient
         for edge in self.edges:
             if edge.source in self.runs and edge.target in self.runs:
                 source, target = self.runs[edge.source][-1], self.runs[edge.target][0]
@@ -50,7 +50,8 @@ class Subject:
 
 def examine(plan: Plan) -> Subject:
     """Give the plan with its look-ups."""
-    metaops = expected_metaops(plan.workload)
+    # Plans of the first format leave contexts out.
+    metaops = expected_metaops(plan.workload, counts_contexts=plan.format_version != "1.0")
     slices: dict[str, Slice] = {}
     runs: dict[str, list[Slice]] = {}
     on_device: dict[int, list[Slice]] = {}

@@ -162,10 +162,13 @@ class TaskRounds:
 
     def _hop(self, sketch: Sketch, stage: int, target: int) -> Hop:
         """Give the way of a micro-batch's activations, or their gradients, from stage to stage."""
-        config, piece = sketch.config, sketch.stages[min(stage, target)][-1]
-        metaop = next(n.metaop for n in self.nodes if n.metaop.id == piece.metaop)
+        config = sketch.config
+        ends = sketch.stages[min(stage, target)][-1], sketch.stages[max(stage, target)][0]
+        earlier, later = (
+            next(n.metaop for n in self.nodes if n.metaop.id == piece.metaop) for piece in ends
+        )
         shards = config.tp if config.sequence_parallel else 1
-        size_bytes = metaop.output_bytes * self.batch / sketch.micro_batches / shards
+        size_bytes = earlier.hands(later) * self.batch / sketch.micro_batches / shards
         ranks = stage % config.pp, target % config.pp
         key = config.tp, config.dp, ranks, size_bytes
         if key not in self._hops:
