@@ -240,14 +240,22 @@ class Engine:
     def _post(self, batch: Batch) -> None:
         start = self._recorder.mark()
         key, world = (batch.slice, batch.backward, batch.micro_batch), self.groups.world
-        operations: list[dist.P2POp] = []
-        sent = _Sent(tensors=[self._outgoing(message).contiguous() for message in batch.sends])
-        for message, tensor in zip(batch.sends, sent.tensors, strict=True):
-            operations.append(dist.P2POp(dist.isend, tensor, message.piece.target, world))
-        for message in batch.receives:
-            rows = self._incoming(message)
-            operations.append(dist.P2POp(dist.irecv, rows, message.piece.source, world))
+        # Without numbers there is no message, as both sides know: NCCL may or may not send nothing.
+        sends = [(item, self._outgoing(item).contiguous()) for item in batch.sends]
+        sends = [(item, rows) for item, rows in sends if rows.numel()]
+        receives = [(item, self._incoming(item)) for item in batch.receives]
+        receives = [(item, rows) for item, rows in receives if rows.numel()]
+        operations = [
+            *(dist.P2POp(dist.isend, rows, item.piece.target, world) for item, rows in sends),
+            *(dist.P2POp(dist.irecv, rows, item.piece.source, world) for item, rows in receives),
+        ]
+        self.is_waiting = True
+        works: list[dist.Work] = dist.batch_isend_irecv(operations) if operations else []
+        self.is_waiting = False
+        one_each = len(works) == len(operations)  # NCCL gives one for the whole batch
+        for index, (message, rows) in enumerate(receives, start=len(sends)):
             arrivals = self._arrivals_of(message)
+            arrivals.pending += [works[index]] if one_each else works
             arrivals.size_bytes += rows.numel() * rows.element_size()
             origin = Origin(
                 slice=batch.slice,
@@ -256,14 +264,11 @@ class Engine:
                 micro_batch=batch.micro_batch,
             )
             arrivals.origins[origin] = None
-        self.is_waiting = True
-        works: list[dist.Work] = dist.batch_isend_irecv(operations)
-        self.is_waiting = False
-        one_each = len(works) == len(operations)  # NCCL gives one for the whole batch
-        for index, message in enumerate(batch.receives, start=len(batch.sends)):
-            self._arrivals_of(message).pending += [works[index]] if one_each else works
-        if batch.sends:
-            sent.pending = works[: len(batch.sends)] if one_each else works
+        if sends:
+            sent = _Sent(
+                pending=works[: len(sends)] if one_each else works,
+                tensors=[rows for _, rows in sends],
+            )
             self._sent[key] = sent
             self._recorder.note(
                 Kind.SEND,
@@ -271,7 +276,7 @@ class Engine:
                 start,
                 slice_id=batch.slice,
                 size_bytes=float(sum(t.numel() * t.element_size() for t in sent.tensors)),
-                peers=tuple({message.piece.target: None for message in batch.sends}),
+                peers=tuple({message.piece.target: None for message, _ in sends}),
                 micro_batch=batch.micro_batch,
             )
 

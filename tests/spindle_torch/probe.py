@@ -1,6 +1,9 @@
 """A rank for tests: runs every plan in a folder and leaves losses, gradients and parameters.
 
-    python probe.py FOLDER RANK RANKS
+    python probe.py FOLDER RANK RANKS [PLACE]
+
+PLACE is "cpu", "nccl" (each rank on a GPU of its own), or "staged-cpu" and "staged-cuda", where
+ranks communicate as `staged.py` has it and share one GPU.
 
 One process for many plans, since starting torch takes longer than a tiny plan. What stands in
 PLAN.options (JSON: `steps`, `clip_norm`, `bucket_mb`, `autocast`) is for runs in one precision
@@ -15,8 +18,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_map_only
 
 from spindle_sim.plan import load_plan
 from spindle_sim.timeline import Kind
@@ -27,6 +32,7 @@ from spindle_torch.engine import Engine
 from spindle_torch.groups import make_groups
 from spindle_torch.sharded_optimizer import ShardedOptimizer
 from spindle_torch.training import Training, make_training
+from tests.spindle_torch.staged import install
 
 STEPS = {"float32": 1, "float64": 2}
 
@@ -133,11 +139,11 @@ def stepped(training: Training) -> int:
     return sum(state["exp_avg"].numel() for state in states)
 
 
-def run(path: Path, rank: int, dtype: str) -> None:
+def run(path: Path, rank: int, dtype: str, place: str) -> None:
     plan = load_plan(path)
     given = options(path)
-    device = torch.device("cpu")
-    groups = make_groups(plan, rank, device, 60.0)
+    device = torch.device(place.removeprefix("staged-").replace("nccl", f"cuda:{rank}"))
+    groups = make_groups(plan, rank, device if place == "nccl" else torch.device("cpu"), 60.0)
     beside = plan.overlap_sync or "bucket_mb" in given
     overlap = Overlap.of(given.get("bucket_mb", 100.0), dtype) if beside else None
     training = make_training(
@@ -178,14 +184,26 @@ def run(path: Path, rank: int, dtype: str) -> None:
         "gathered": probe.most_gathered,
         "whole_gradients": probe.most_gradients,
     }
-    torch.save(run_left, path.with_suffix(f".{dtype}.{rank}.pt"))
+    torch.save(
+        tree_map_only(torch.Tensor, brought, run_left), path.with_suffix(f".{dtype}.{rank}.pt")
+    )
     for group in groups.by_ranks.values():
         dist.destroy_process_group(group)
 
 
+def brought(tensor: torch.Tensor) -> torch.Tensor:
+    """Give a tensor without what is only of the GPU it lies on."""
+    return tensor.cpu() if tensor.is_cuda else tensor
+
+
 def main() -> None:
     folder, rank, ranks = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    place = sys.argv[4] if len(sys.argv) > 4 else "cpu"
     torch.set_num_threads(1)
+    if place != "cpu" and place != "staged-cpu":
+        torch.cuda.set_device(rank if place == "nccl" else 0)
+    if place.startswith("staged"):
+        install(pytest.MonkeyPatch())
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder / 'rendezvous'}",
@@ -198,7 +216,7 @@ def main() -> None:
         assert abs(offset_s) < 0.01, f"{offset_s} s"
     for path in sorted(folder.glob("*.json")):
         for dtype in dtypes(path):
-            run(path, rank, dtype)
+            run(path, rank, dtype, place)
     dist.destroy_process_group()
 
 

@@ -40,9 +40,12 @@ def forks() -> ForkServerContext:
     return context
 
 
-def run_probes(folder: Path, ranks: int, probe: Path = PROBE) -> None:
-    """Run a script with FOLDER RANK RANKS in a process for each rank, until all have ended."""
-    arguments = [[str(folder), str(rank), str(ranks)] for rank in range(ranks)]
+def run_probes(folder: Path, ranks: int, probe: Path = PROBE, *more: str) -> None:
+    """Run a script with FOLDER RANK RANKS in a process for each rank, until all have ended.
+
+    It is given `more`, too.
+    """
+    arguments = [[str(folder), str(rank), str(ranks), *more] for rank in range(ranks)]
     run_all(_run_script, [(str(probe), own) for own in arguments], folder)
 
 
