@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from spindle_sim.metrics import Summary, utilization_over_time
+from spindle_sim.metrics import CriticalPath, Summary, utilization_over_time
 from spindle_sim.plan import Plan, Slice
 from spindle_sim.report.curves_figure import curves_figure
 from spindle_sim.report.encode import encode_spans
 from spindle_sim.report.palette import KIND_STYLES, backward_colour, task_style
+from spindle_sim.report.path import path_line
 from spindle_sim.report.run import Curve, Run
 from spindle_sim.report.traits import num_stages, stage_numbers
 from spindle_sim.timeline import Kind, Phase
@@ -19,7 +20,10 @@ _BINS = 400
 
 
 def page_content(
-    runs: Sequence[Run], summaries: Sequence[Summary], curves: Sequence[Curve]
+    runs: Sequence[Run],
+    summaries: Sequence[Summary],
+    curves: Sequence[Curve],
+    paths: Sequence[CriticalPath],
 ) -> Content:
     """Give everything that the charts show."""
     tasks: dict[str, int] = {}
@@ -31,7 +35,10 @@ def page_content(
         "num_tasks": len(tasks),
         "kinds": list(Kind),
         "phases": list(Phase),
-        "runs": [_run(run, summary, tasks) for run, summary in zip(runs, summaries, strict=True)],
+        "runs": [
+            {**_run(run, summary, tasks), "path": path_line(path)}
+            for run, summary, path in zip(runs, summaries, paths, strict=True)
+        ],
         "curves": curves_figure(curves, tasks) if curves else None,
     }
 

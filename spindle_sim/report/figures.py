@@ -16,7 +16,14 @@ from spindle_sim.report.traits import (
 )
 from spindle_sim.units import counted, format_bit_rate, format_bytes
 
-__all__ = ["facts_table", "idle_table", "parallelism_table", "strategy_table"]
+__all__ = [
+    "facts_table",
+    "html_table",
+    "idle_table",
+    "parallelism_table",
+    "strategy_table",
+    "time_unit",
+]
 
 Pair = tuple[Run, Summary]
 _BASELINE = "seq"  # what speed-ups are against, as on the command line
@@ -52,7 +59,7 @@ _LEAST_SHARE = 5e-4  # less of the device time is shown as 0.0 %
 def strategy_table(pairs: Sequence[Pair]) -> str:
     """Give the figures of all strategies, a column each, the fastest marked; one unit a row."""
     times_s = [summary.iteration_s for _, summary in pairs]
-    unit, scale = _unit(times_s)
+    unit, scale = time_unit(times_s)
     rows = [[f"Iteration ({unit})", *_figures([scale * time_s for time_s in times_s])]]
     if len(pairs) > 1:
         base = next((i for i, (run, _) in enumerate(pairs) if run.name == _BASELINE), 0)
@@ -79,7 +86,7 @@ def strategy_table(pairs: Sequence[Pair]) -> str:
     caption = (
         "Forward + backward to idle are times of an average device and add up to the iteration"
     )
-    return _table(["Strategy", *names], rows, caption=caption) + _explanations(pairs)
+    return html_table(["Strategy", *names], rows, caption=caption) + _explanations(pairs)
 
 
 def parallelism_table(pairs: Sequence[Pair]) -> str:
@@ -101,10 +108,10 @@ def parallelism_table(pairs: Sequence[Pair]) -> str:
         return ""
     head = ["Strategy", "Task", "Tensor x pipeline x data", "Schedule", "Recomputed"]
     caption = "How each task is trained, where the strategy tunes that"
-    return _table([*head, "ZeRO stage", "Micro-batches"], rows, caption=caption, num_texts=5)
+    return html_table([*head, "ZeRO stage", "Micro-batches"], rows, caption=caption, num_texts=5)
 
 
-def _unit(times_s: Sequence[float]) -> tuple[str, float]:
+def time_unit(times_s: Sequence[float]) -> tuple[str, float]:
     """Give the unit of times, and how many of it a second has: seconds from ten of them on."""
     return ("s", 1.0) if max(times_s, default=0.0) >= _LONG_S else ("ms", _MS)
 
@@ -185,7 +192,7 @@ def facts_table(plan: Plan, backend: str) -> str:
 
 def idle_table(pairs: Sequence[Pair]) -> str:
     """Give the top reasons for idle time of each strategy."""
-    unit, scale = _unit([summary.iteration_s for _, summary in pairs])
+    unit, scale = time_unit([summary.iteration_s for _, summary in pairs])
     rows = [
         [
             run.name,
@@ -200,11 +207,11 @@ def idle_table(pairs: Sequence[Pair]) -> str:
     head = ["Strategy", "Reason", "Share of all device time (%)", f"Summed over devices ({unit})"]
     caption = "Why devices idle: the longest reasons first"
     if len(pairs) == 1:
-        return _table(head[1:], [row[1:] for row in rows], caption=caption)
-    return _table(head, rows, caption=caption, num_texts=2)
+        return html_table(head[1:], [row[1:] for row in rows], caption=caption)
+    return html_table(head, rows, caption=caption, num_texts=2)
 
 
-def _table(
+def html_table(
     head: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, num_texts: int = 1
 ) -> str:
     """Give a table whose first `num_texts` columns are text, and the first of them headings."""

@@ -112,6 +112,25 @@ function names(run, seen, window, pixels) {
     hoverinfo: "skip", showlegend: false, textfont: { size: font, color: found.color } };
 }
 
+// The critical path as a line through the rows that it comes by, broken where it is a gap. What is
+// narrower than half a pixel is passed over.
+function pathLine(run, window, pixels) {
+  const { devices, bands, ends_ms: ends } = run.path, narrow = (window.right - window.left) / pixels / 2;
+  const found = { x: [], y: [] };
+  const first = bisect(ends.length, (i) => ends[i] > window.left);
+  let reached = -Infinity;
+  for (let i = first; i < ends.length && (ends[i - 1] ?? 0) < window.right; i++) {
+    if (ends[i] - reached < narrow) continue;
+    reached = ends[i];
+    const row = devices[i] + (bands[i] ? (LOWER + END) / 2 : (TOP + LOWER) / 2);
+    found.x.push(ends[i - 1] ?? 0, ends[i]);
+    found.y.push(...(bands[i] === 2 ? [null, null] : [row, row]));
+  }
+  const line = (color, width) => ({ type: "scatter", mode: "lines", ...found, line: { color, width },
+    connectgaps: false, hoverinfo: "skip", showlegend: false });
+  return [line("#ffffff", 5), line("#000000", 2)];
+}
+
 let shown = 0, view = null, busy = false;
 // A little beyond the end, so that the line there is seen.
 const everything = () => ({ left: 0, top: -0.6, bottom: runs[shown].num_devices - 0.4,
@@ -162,6 +181,8 @@ async function drawGantt(next) {
   const rows = Math.min(run.num_devices, 96);
   const each = rows > 64 ? 13 : rows > 24 ? 16 : 24, height = Math.max(260, 90 + rows * each);
   const width = Math.max(100, chart.clientWidth - 76);
+  const critical = byId("critical").checked;
+  if (critical) traces.push(...pathLine(run, view, width));
   traces.push(names(run, seen, view, { width, row: (height - 78) / (view.bottom - view.top) }));
   const { shapes, notes } = boundaries(run, view, width);
   await Plotly.react(chart, traces, basic({ height, barmode: "overlay", hovermode: "closest",
@@ -172,10 +193,12 @@ async function drawGantt(next) {
   byId("gantt-note").textContent = `${several ? `${run.name}: ` : ""}`
     + `${seen.count.toLocaleString("en-US")} spans in view, ${exact ? "drawn exactly"
       : "each cell shows what took most of its time; zoom in for the spans themselves"}.`
+    + (critical ? " The black line is the critical path." : "")
     + " Computing above, communication below; dotted lines part nodes, thin lines are where stages"
     + " begin, the dashed line ends the iteration. Drag to zoom, double-click for all, hover for"
     + " details.";
   document.body.dataset.detail = exact ? "bars" : "heatmap";
+  document.body.dataset.critical = critical ? String(traces.at(-2).x.length) : "";
   document.body.dataset.labels = String(traces.at(-1).x.length);
   busy = false;
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 
 from spindle_sim.errors import UsageError
-from spindle_sim.metrics import summarize
+from spindle_sim.metrics import critical_path, summarize
 from spindle_sim.plan.atomic import write_atomically
 from spindle_sim.report.content import page_content
 from spindle_sim.report.curves import scaling_curves
@@ -18,6 +18,7 @@ from spindle_sim.report.figures import (
     parallelism_table,
     strategy_table,
 )
+from spindle_sim.report.path import path_table
 from spindle_sim.report.provenance import provenance_notice
 from spindle_sim.report.run import Curve, Run
 
@@ -53,6 +54,7 @@ def render_report(runs: Sequence[Run], *, curves: Sequence[Curve] | None = None)
         raise UsageError("a report needs at least one run; no strategy gave a plan")
     summaries = [summarize(run.plan, run.timeline) for run in runs]
     pairs = list(zip(runs, summaries, strict=True))
+    paths = [critical_path(run.plan, run.timeline) for run in runs]
     first = runs[0].plan
     drawn = scaling_curves(first) if curves is None else curves
     title = f"{first.workload.name} on {first.cluster.name}"
@@ -61,12 +63,13 @@ def render_report(runs: Sequence[Run], *, curves: Sequence[Curve] | None = None)
         style=_resource("report.css"),
         facts=facts_table(first, runs[0].timeline.backend),
         strategies=strategy_table(pairs) + parallelism_table(pairs),
+        path=path_table([(run.name, path) for run, path in zip(runs, paths, strict=True)]),
         idle=idle_table(pairs),
         subtitle=escape(_subtitle([run.name for run in runs])),
         provenance=provenance_notice(first, runs[0].timeline),
         choices=_choices([run.name for run in runs]),
         same=_SAME_SCALE if len(runs) > 1 else "",
-        data=_inert(json.dumps(page_content(runs, summaries, drawn), allow_nan=False)),
+        data=_inert(json.dumps(page_content(runs, summaries, drawn, paths), allow_nan=False)),
         plotly=get_plotlyjs(),
         script="".join(_resource(f"{name}.js") for name in _SCRIPTS),
     )

@@ -11,6 +11,7 @@ async function start() {
   follow();
   drawComparisons();
   drawOfRun();
+  byId("critical").addEventListener("change", () => drawGantt(view));
   byId("same")?.addEventListener("change", () => drawGantt(everything()));
   byId("more").addEventListener("click", () => listStages(Infinity));
   document.querySelectorAll("input[name=run]").forEach((choice) => {

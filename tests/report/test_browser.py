@@ -102,3 +102,16 @@ def test_bars_wide_enough_have_names_and_one_strategy_needs_no_choice(tmp_path: 
     assert found["detail"] == "bars"
     computing = sum(span.kind is Kind.COMPUTE for span in run.timeline.spans)
     assert computing // 2 < int(found["labels"]) <= computing
+
+
+@pytest.mark.slow
+def test_the_critical_path_is_a_line_that_can_be_left_out(tmp_path: Path) -> None:
+    for run in (two_runs()[0], crowded_run(64, 782)):
+        html = render_report([run])
+        assert int(body_after(html, "", tmp_path)["critical"]) >= 2
+        click = (
+            "document.getElementById('critical').click();"
+            "await new Promise((go) => setTimeout(go, 300));"
+        )
+        assert body_after(html, click, tmp_path)["critical"] == ""
+        assert int(body_after(html, click + click, tmp_path)["critical"]) >= 2

@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from hypothesis import given, settings
 
 from spindle_sim.cluster import parse_cluster
 from spindle_sim.errors import UsageError
-from spindle_sim.metrics import summarize
+from spindle_sim.metrics import PathKind, critical_path, summarize
 from spindle_sim.plan import Plan
 from spindle_sim.planner.contract import contract
 from spindle_sim.report import Curve, Run, render_report, write_report
 from spindle_sim.report.content import page_content
 from spindle_sim.report.curves import scaling_curves
+from spindle_sim.report.path import path_line
 from spindle_sim.simulator import simulate
 from spindle_sim.timeline import Timeline
 from tests.pipelines import pipelined_plan
@@ -160,11 +162,42 @@ def test_no_runs_and_no_place_are_usage_errors(tmp_path: Path) -> None:
 def test_the_page_holds_exactly_the_spans_of_the_timeline(plan: Plan) -> None:
     timeline = simulate(plan)
     content: Any = page_content(
-        [Run(plan=plan, timeline=timeline)], [summarize(plan, timeline)], ()
+        [Run(plan=plan, timeline=timeline)],
+        [summarize(plan, timeline)],
+        (),
+        [critical_path(plan, timeline)],
     )
     (run,) = content["runs"]
     assert run["tick_ms"] == pytest.approx(1e-6)
     assert decoded(run, content) == stated_spans(timeline, 1e-9)
+
+
+@given(plans())
+@settings(max_examples=25)
+def test_the_line_of_the_critical_path_has_its_steps_those_of_one_row_together(plan: Plan) -> None:
+    timeline = simulate(plan)
+    path = critical_path(plan, timeline)
+    line = path_line(path)
+    ends_ms = line["ends_ms"]
+    assert ends_ms == sorted(ends_ms)
+    assert ends_ms[-1] == pytest.approx(1e3 * timeline.iteration_s, rel=1e-9)
+    rows = list(zip(line["devices"], line["bands"], strict=True))
+    assert all(one != other for one, other in pairwise(rows))
+    moving = (PathKind.TRANSFER, PathKind.SYNCHRONIZATION)
+    stated = [(step.device, int(step.kind in moving)) for step in path.steps]
+    assert [row for row, _ in groupby(stated)] == rows
+
+
+def test_the_table_of_the_critical_path_has_the_parts_of_every_strategy() -> None:
+    runs = two_runs()
+    path = critical_path(runs[0].plan, runs[0].timeline)
+    for html in (render_report(runs), render_report(runs[:1])):
+        texts = Outline(html.split('<section id="path"')[1].split("</section>")[0]).texts
+        assert any("each of which waits for the one before" in text for text in texts)
+        assert any(text.startswith("computing t/a/x") for text in texts)
+        longest = max(share.compute_s for share in path.by_metaop())
+        assert f"{1e3 * longest:,.1f}" in texts
+        assert "gaps that no span explains" not in texts
 
 
 def test_an_iteration_of_an_hour_still_fits_its_integers() -> None:
@@ -172,7 +205,10 @@ def test_an_iteration_of_an_hour_still_fits_its_integers() -> None:
     slow = change("slices", 4, forward_s=3600.0)(plan)
     timeline = simulate(slow)
     content: Any = page_content(
-        [Run(plan=slow, timeline=timeline)], [summarize(slow, timeline)], ()
+        [Run(plan=slow, timeline=timeline)],
+        [summarize(slow, timeline)],
+        (),
+        [critical_path(slow, timeline)],
     )
     (run,) = content["runs"]
     assert run["tick_ms"] == pytest.approx(1e-3)
