@@ -1,4 +1,7 @@
-"""The command line as a whole: its exit codes and streams; each run is a real process."""
+"""The command line as a whole: its exit codes and streams.
+
+What a process of its own would add is tried in one: imports, signals, streams that aren't there.
+"""
 
 import json
 import os
@@ -20,18 +23,16 @@ from spindle_sim.errors import (
     SpindleError,
     UsageError,
 )
+from tests.commands import spindle
 
 ROOT = Path(__file__).parent.parent
 TINY = ["multitask-clip", "--tasks", "1", "--cluster", "a800:1x2"]
 
 
-def spindle(
-    *arguments: str, cwd: Path | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def process(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "spindle_sim", *arguments],
         cwd=cwd,
-        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -56,7 +57,7 @@ def test_the_exit_codes_are_those_of_the_docs() -> None:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    assert spindle("--help").returncode == 0
+    assert process("--help").returncode == 0
     program = "import sys; from spindle_sim.cli.application import application; application()"
     loaded = subprocess.run(
         [sys.executable, "-c", f"{program}; print(*sys.modules)"],
@@ -70,7 +71,7 @@ def test_help_loads_nothing_heavy() -> None:
 def test_the_version_is_that_of_the_package() -> None:
     from importlib.metadata import version
 
-    assert spindle("--version").stdout == f"spindle-sim {version('spindle-sim')}\n"
+    assert process("--version").stdout == f"spindle-sim {version('spindle-sim')}\n"
 
 
 @pytest.mark.parametrize(
@@ -183,8 +184,24 @@ def test_a_wrong_file_exits_3_and_names_it(arguments: str, named: str, tmp_path:
     assert all(line.startswith("error: ") for line in done.stderr.splitlines())
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "compare --tasks 1 --cluster a800:1x2 --strategies seq --json",
+        "compar",
+        "compare nosuch.yaml",
+        "plan qwen-val --cluster a800:1x1 --strategy seq -o plan.json",
+    ],
+)
+def test_a_process_of_its_own_says_and_gives_the_same(arguments: str, tmp_path: Path) -> None:
+    done, other = (run(*arguments.split(), cwd=tmp_path) for run in (process, spindle))
+    assert (done.returncode, done.stderr) == (other.returncode, other.stderr)
+    times = r'"planning_s": [^,]+,'
+    assert re.sub(times, "", done.stdout) == re.sub(times, "", other.stdout)
+
+
 def test_what_cannot_fit_exits_4_and_every_strategy_says_why(tmp_path: Path) -> None:
-    arguments = ["qwen-val", "--cluster", "a800:1x1"]
+    arguments = ["qwen-val", "--tasks", "1", "--cluster", "a800:1x1"]
     compared = spindle("compare", *arguments, "--json")
     assert compared.returncode == InfeasibleError.exit_code
     rows = json.loads(compared.stdout)["strategies"]
@@ -325,6 +342,6 @@ def test_a_pipe_gets_no_colour(verb: str) -> None:
 
 
 def test_a_terminal_that_knows_only_ascii_is_no_trouble() -> None:
-    done = spindle("compare", *TINY, PYTHONIOENCODING="ascii")
+    done = spindle("compare", *TINY, encoding="ascii")
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()

@@ -220,7 +220,7 @@ def test_spindle_is_within_7_percent_of_the_theorem_1_optimum(tasks: int, cluste
 
 
 def test_too_little_memory_is_an_error_that_says_what_would_help() -> None:
-    workload = builtin_workload("qwen-val")
+    workload = builtin_workload("qwen-val").with_first_tasks(1)
 
     with pytest.raises(InfeasibleError) as refused:
         make_plan(workload, parse_cluster("a800:1"))
