@@ -21,7 +21,7 @@ from spindle_torch.api.apart import (
     doubled,
 )
 from spindle_torch.api.data import Count, count_in
-from spindle_torch.api.recording import watch_saved
+from spindle_torch.api.recording import record
 from spindle_torch.api.tally import Tally
 from spindle_torch.api.values import TensorShape, Value, merged_shape
 from spindle_torch.api.watching import Origin, Seen, watch
@@ -65,11 +65,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """The calls of a task in order; its loss depends on `origin` and costs `before`."""
+    """The calls of a task in order; its loss depends on `origin` and costs `before`.
+
+    `reached` are the leaves that its gradient reaches.
+    """
 
     calls: tuple[Call, ...]
     origin: Origin
     before: Tally
+    reached: frozenset[str]
 
     def shape(self, value: Value) -> TensorShape:
         """Give the shape of a value."""
@@ -128,8 +132,8 @@ def capture(
             f"task {name!r}: runs other modules for other samples, first at {other}; what runs must"
             " not depend on the samples"
         )
-    saved, has_gradient = watch_saved(task, leaves, samples.batches[0], samples.counts[0])
-    if not has_gradient:
+    recorded = record(name, task, leaves, samples.batches[0], samples.counts[0])
+    if not recorded.has_gradient:
         raise InputError(
             f"task {name!r}: its loss has no gradient: every parameter that leads to it is frozen,"
             " or it was cut off by detach(), .item(), argmax or no_grad(); a task must train"
@@ -137,9 +141,11 @@ def capture(
         )
     calls = [
         _merged(name, (first, second), index, samples.counts, kept)
-        for index, kept in enumerate(saved)
+        for index, kept in enumerate(recorded.saved)
     ]
-    found = Capture(calls=tuple(calls), origin=first.origin, before=first.before)
+    found = Capture(
+        calls=tuple(calls), origin=first.origin, before=first.before, reached=recorded.reached
+    )
     if not any(isinstance(item, FakeTensor) for item in parameters.values()):
         if not math.isfinite(second.loss.item()):
             raise InputError(

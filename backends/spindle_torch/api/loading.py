@@ -26,7 +26,8 @@ _SHOWN = 5
 class Loaded:
     """What was loaded: `parameters` by their names, after so many steps of training.
 
-    `left` are frozen parameters that the checkpoint doesn't have; they stay as they were.
+    `left` are parameters that the checkpoint doesn't have, frozen or of what no task runs; they
+    stay as they were.
     """
 
     step: int
@@ -52,7 +53,7 @@ def load_into(modules: SplitModel | Mapping[str, nn.Module], folder: str | PathL
     sources = [(found.folder, found.index)]
     if found.aside is not None:
         sources.append((found.aside, read_checkpoint(found.aside)))
-    placed, left = _placed(root, sources)
+    placed, left = _placed(root, sources, _never_run(modules))
     for place, index in sources:
         entries = [index.tensors[item.key] for item in placed if item.folder == place]
         files = {chunk.file for entry in entries for chunk in entry.chunks}
@@ -93,8 +94,16 @@ def _root(modules: object) -> nn.ModuleDict:
     return nn.ModuleDict(modules)
 
 
+def _never_run(modules: object) -> frozenset[str]:
+    """Give the parameters of a split model that no task runs: no checkpoint has them."""
+    if not isinstance(modules, SplitModel):
+        return frozenset()
+    run = {name for unit in modules.units for names in unit.own for name in names}
+    return frozenset(modules.parameters.keys() - run)
+
+
 def _placed(
-    root: nn.ModuleDict, sources: Sequence[tuple[Path, Index]]
+    root: nn.ModuleDict, sources: Sequence[tuple[Path, Index]], never_run: frozenset[str]
 ) -> tuple[list[_Placed], tuple[str, ...]]:
     """Find each parameter under any of its names: tied ones are saved under their first."""
     placed: list[_Placed] = []
@@ -104,7 +113,8 @@ def _placed(
     for names, parameter in _named(root):
         item = next(iter(_places(names, parameter, sources)), None)
         if item is None:
-            (missing if parameter.requires_grad else frozen).append(names[0])
+            needed = parameter.requires_grad and never_run.isdisjoint(names)
+            (missing if needed else frozen).append(names[0])
         elif item.entry.shape != tuple(parameter.shape):
             shapes = f"{item.entry.shape} there and {tuple(parameter.shape)} here"
             wrong.append(f"{item.folder}: {item.name} has the shape {shapes}")
@@ -116,12 +126,13 @@ def _placed(
                 " one, into modules made anew"
             )
     empty = {name for name in root if not any(p.name.startswith(f"{name}.") for p in placed)}
-    lost = [name for name in frozen if name.split(".", 1)[0] in empty]
+    lost = [n for n in frozen if n.split(".", 1)[0] in empty and n not in never_run]
     missing += lost
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         wrong.append(
-            f"{sources[0][0]}: has no {', '.join(missing[:_SHOWN])}{more}; {_has(sources)}"
+            f"{sources[0][0]}: has no {', '.join(missing[:_SHOWN])}{more}; {_has(sources)};"
+            " what no task runs isn't saved: freeze it (requires_grad_(False)) to leave it as it is"
         )
     if wrong:
         raise InputError(*wrong)

@@ -1,42 +1,78 @@
 """What a forward of a task records for its backward, leaf by leaf, in the leaf itself alone."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import checkpoint
 
 from spindle_sim.errors import InputError
+from spindle_torch.api.blame import blaming
 from spindle_torch.api.calls import intercepted
 from spindle_torch.api.kept import storage_of
 from spindle_torch.api.tally import number_bytes
 
-__all__ = ["watch_saved"]
+__all__ = ["Recorded", "record"]
 
 _CHECKPOINT = checkpoint.__file__
 _CALLING = nn.modules.module.__file__
 
 
-def watch_saved(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """The bytes that each call of a leaf keeps of one sample, and what the loss's gradient reaches.
+
+    `reached` are the leaves of which it reaches a parameter; `has_gradient` is whether it has one.
+    """
+
+    saved: tuple[float, ...]
+    has_gradient: bool
+    reached: frozenset[str]
+
+
+def record(
+    name: str,
     task: Callable[[Mapping[str, torch.Tensor]], torch.Tensor],
     leaves: Mapping[str, nn.Module],
     batch: Mapping[str, torch.Tensor],
     samples: int,
-) -> tuple[list[float], bool]:
-    """Give the bytes that each call of a leaf keeps of one sample for its backward.
-
-    And whether the loss has a gradient.
+) -> Recorded:
+    """Run a forward and, where there are numbers, a backward of the task.
 
     Raises:
-        InputError: `torch.utils.checkpoint` is around a leaf and other code.
+        InputError: `torch.utils.checkpoint` is around a leaf and other code, or the backward fails.
     """
     watcher = _SavingWatcher()
     with torch.enable_grad(), intercepted(leaves, watcher), watcher.packing():
         loss = task(batch)
-    return [size_bytes / samples for size_bytes in watcher.saved], loss.requires_grad
+    return Recorded(
+        saved=tuple(size_bytes / samples for size_bytes in watcher.saved),
+        has_gradient=loss.requires_grad,
+        reached=_reached(name, loss, leaves) if loss.requires_grad else frozenset(),
+    )
+
+
+def _reached(name: str, loss: torch.Tensor, leaves: Mapping[str, nn.Module]) -> frozenset[str]:
+    if isinstance(loss, FakeTensor):
+        return frozenset(leaves)  # which isn't trained
+    held = [
+        (leaf, parameter)
+        for leaf, module in leaves.items()
+        for parameter in module.parameters()
+        if parameter.requires_grad
+    ]
+    with blaming(f"task {name!r}: the backward of its loss"):
+        found: Sequence[torch.Tensor | None] = torch.autograd.grad(
+            loss, [item for _, item in held], allow_unused=True
+        )
+    return frozenset(
+        leaf for (leaf, _), gradient in zip(held, found, strict=True) if gradient is not None
+    )
 
 
 class _SavingWatcher:

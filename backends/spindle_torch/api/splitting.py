@@ -23,7 +23,7 @@ from spindle_torch.api.arguments import check_blocks, check_modules, check_name,
 from spindle_torch.api.capture import Capture, Samples, capture
 from spindle_torch.api.data import check_asked_apart, load_batch
 from spindle_torch.api.leaves import Leaves, find_leaves
-from spindle_torch.api.parts import Part, check_draws, join_small_parts, split
+from spindle_torch.api.parts import Part, check_draws, join_small_parts, split, step_of
 from spindle_torch.api.shadow import is_shadow, shadowed
 from spindle_torch.api.tasks import SpindleTask, TaskGraph
 from spindle_torch.api.tracing import check_trace, trace
@@ -117,6 +117,7 @@ def split_tasks(
         name for name, found in captures.items() if _is_traced(found, graphs[name], leaves)
     )
     parted = _parted(tasks, captures, leaves, parameters, mixed)
+    _check_reached(parted, leaves)
     units, uses = unite(parted, {key: value.numel() for key, value in parameters.items()})
     return SplitModel(
         tasks=tasks,
@@ -255,6 +256,20 @@ def _parted(
                 for name, parts in joined.items()
             ]
         apart |= found
+
+
+def _check_reached(tasks: Sequence[PartedTask], leaves: Leaves) -> None:
+    """Check that what isn't frozen trains: else AdamW's decay of weights would shrink it."""
+    reached = frozenset[str]().union(*(task.capture.reached for task in tasks))
+    for task in tasks:
+        steps = {step for part in task.parts for step in part.steps}
+        for index, call in enumerate(task.capture.calls):
+            trains = any(item.requires_grad for item in leaves.modules[call.leaf].parameters())
+            if step_of(Value(index, 0)) in steps and trains and call.leaf not in reached:
+                raise InputError(
+                    f"{call.leaf}: runs, but no task's gradient reaches it (no_grad, detach()), so"
+                    " that only weight decay would change it; freeze it: requires_grad_(False)"
+                )
 
 
 def _joined_differently(joined: Iterable[tuple[Part, ...]]) -> set[str]:

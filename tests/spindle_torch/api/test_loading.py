@@ -111,6 +111,16 @@ def test_a_module_of_another_name_or_shape_is_named_and_nothing_changes(saved: P
     assert all(torch.equal(before[name], item) for name, item in trunk.state_dict().items())
 
 
+def test_what_no_task_runs_stays_as_it_is(saved: Path) -> None:
+    """Such as the pooler of a model of transformers whose output nobody takes."""
+    split = build("two_tasks")
+    split.root["head"].add_module("spare", nn.Linear(2, 2))
+    loaded = load_into(split, saved)
+    assert loaded.left == ("head.spare.weight", "head.spare.bias")
+    with pytest.raises(InputError, match=r"has no head\.spare\.weight.*what no task runs isn't"):
+        load_into({"head": split.root["head"]}, saved)
+
+
 def test_wrong_arguments_are_named(saved: Path) -> None:
     given: Any
     for given in (nn.Linear(8, 4), {}, {"head": 5}, [nn.Linear(8, 4)]):

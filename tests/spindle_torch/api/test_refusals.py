@@ -208,21 +208,6 @@ def test_a_loss_that_is_no_mean_of_each_samples_is_refused() -> None:
         split_tasks(task)
 
 
-@pytest.mark.parametrize("weight", [1e-2, 1e-3])
-def test_a_term_that_couples_samples_is_found_however_small(weight: float) -> None:
-    """Such as the balance of experts, a hundredth of a loss."""
-
-    def loss(x: torch.Tensor) -> torch.Tensor:
-        shares = x.softmax(-1).mean((0, 1))
-        return x.square().mean() + weight * len(shares) * shares.square().sum()
-
-    task = SpindleTask("t", batch_size=4, data=drawing(x=(3, 8)))
-    task.add_module("model", nn.Linear(8, 8), inputs="x")
-    task.add_module("loss", loss).add_flow("model", "loss")
-    with pytest.raises(InputError, match="task 't': its loss is"):
-        split_tasks(task)
-
-
 def test_a_module_that_mixes_samples_a_little_is_named() -> None:
     class Leaning(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
