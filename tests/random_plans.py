@@ -4,13 +4,14 @@ Every decision goes through `choose`, which picks one of a sequence, so that bot
 """
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import gcd
 
 from hypothesis import strategies as st
 
 from spindle_sim.cluster import Cluster
-from spindle_sim.plan import MetaOp, Plan
+from spindle_sim.plan import MetaOp, Order, Plan, Round
 from spindle_sim.workload import Block, DataFlow, Module, ModuleUse, Task, Workload
 from tests.builders import Part, make_cluster, make_metaops, make_operator, make_plan
 
@@ -33,11 +34,14 @@ class _Dealer:
         while first_op < metaop.num_ops:
             num_ops = self.choose(range(1, metaop.num_ops - first_op + 1))
             most = self.cluster.num_devices // tp
-            degrees = range(1, min(most, metaop.batch) + 1)
+            degrees = range(1, most + 1)
             even = [dp for dp in degrees if metaop.batch % dp == 0]
-            # What a loss gathers of its group is equal on all ranks.
-            is_uneven = self.uneven and metaop.kind != "contrastive_loss"
-            dp = self.choose(degrees if is_uneven else even)
+            if self.uneven:  # always for losses that gather their group, of which there are few
+                coupled = metaop.kind == "contrastive_loss"
+                wrong = [dp for dp in degrees if dp not in even] if coupled else []
+                dp = self.choose(wrong or degrees)
+            else:
+                dp = self.choose(even)
             devices = self._devices(dp, tp)
             stage = 1 + max([stage, *(self.device_stage.get(device, -1) for device in devices)])
             self.device_stage |= dict.fromkeys(devices, stage)
@@ -78,11 +82,14 @@ def dealt_plan(
 ) -> Plan:
     """Give a valid plan of this workload on this cluster, whose slices are dealt at random.
 
-    An uneven one may have degrees that don't divide the batch, which no other plan has.
+    An uneven one may have what no valid plan has: degrees that don't divide the batch, or are
+    above it, and micro-batches of fewer samples than a slice has ranks.
     """
     metaops = make_metaops(workload)
     degrees = [tp for tp in (1, 2) if cluster.island_size % tp == 0]
     tps = {name: choose(degrees) for name in sorted({m.parameter_set for m in metaops})}
+    if uneven:  # few degrees don't divide a batch: as many as there are
+        tps |= {m.parameter_set: 1 for m in metaops if m.kind == "contrastive_loss"}
     dealer = _Dealer(choose, cluster, uneven)
     sequential = choose((0, 0, 1))
     rounds = {task.name: index * sequential for index, task in enumerate(workload.tasks)}
@@ -92,7 +99,24 @@ def dealt_plan(
         stages[metaop.id] = dealer.deal(
             metaop, tps[metaop.parameter_set], rounds[metaop.task], after
         )
-    return make_plan(workload, cluster, dealer.parts, zero1=bool(choose((0, 0, 1))))
+    plan = make_plan(workload, cluster, dealer.parts, zero1=bool(choose((0, 0, 1))))
+    return replace(plan, rounds=_cut_rounds(choose, metaops, rounds)) if uneven else plan
+
+
+def _cut_rounds(
+    choose: Choose, metaops: Sequence[MetaOp], rounds: Mapping[str, int]
+) -> tuple[Round, ...]:
+    """Cut rounds without losses that need their whole batch into any number that divides it."""
+    found: list[Round] = []
+    for number in sorted(set(rounds.values())):
+        own = [metaop for metaop in metaops if rounds[metaop.task] == number]
+        common = gcd(*(metaop.batch for metaop in own))
+        if any(metaop.kind == "contrastive_loss" for metaop in own):
+            continue
+        count = choose([count for count in range(1, common + 1) if common % count == 0])
+        order = (Order.FLUSH, Order.ACCUMULATE)[choose((0, 1))]
+        found.append(Round(round=number, micro_batches=count, order=order))
+    return tuple(found)
 
 
 def seeded_plan(seed: int) -> Plan:

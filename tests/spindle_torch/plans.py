@@ -58,7 +58,7 @@ def dealt(
 ) -> Iterator[tuple[int, Plan]]:
     """Give random plans that the backend takes, with or without ZeRO-1; seeds begin with `first`.
 
-    Uneven plans aren't valid, but only losses that gather their group need equal shards.
+    Uneven plans aren't valid, but only since times and memory are those of equal shards.
     """
     for seed in count(first):
         choose = random.Random(seed).choice

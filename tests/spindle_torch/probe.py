@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -139,11 +140,19 @@ def stepped(training: Training) -> int:
     return sum(state["exp_avg"].numel() for state in states)
 
 
-def run(path: Path, rank: int, dtype: str, place: str) -> None:
+def run(
+    path: Path,
+    rank: int,
+    dtype: str,
+    place: str = "cpu",
+    made: dict[tuple[int, ...], dist.ProcessGroup] | None = None,
+) -> dict[str, Any]:
+    """Run a plan; give what it leaves. With `made` groups stay, and are taken from there."""
     plan = load_plan(path)
     given = options(path)
     device = torch.device(place.removeprefix("staged-").replace("nccl", f"cuda:{rank}"))
-    groups = make_groups(plan, rank, device if place == "nccl" else torch.device("cpu"), 60.0)
+    meeting = device if place == "nccl" else torch.device("cpu")
+    groups = make_groups(plan, rank, meeting, 60.0, made)
     beside = plan.overlap_sync or "bucket_mb" in given
     overlap = Overlap.of(given.get("bucket_mb", 100.0), dtype) if beside else None
     training = make_training(
@@ -184,11 +193,11 @@ def run(path: Path, rank: int, dtype: str, place: str) -> None:
         "gathered": probe.most_gathered,
         "whole_gradients": probe.most_gradients,
     }
-    torch.save(
-        tree_map_only(torch.Tensor, brought, run_left), path.with_suffix(f".{dtype}.{rank}.pt")
-    )
-    for group in groups.by_ranks.values():
-        dist.destroy_process_group(group)
+    if made is None:
+        for group in filter(None, (groups.world, *groups.by_ranks.values())):
+            dist.destroy_process_group(group)
+    found_left: dict[str, Any] = tree_map_only(torch.Tensor, brought, run_left)
+    return found_left
 
 
 def brought(tensor: torch.Tensor) -> torch.Tensor:
@@ -216,7 +225,8 @@ def main() -> None:
         assert abs(offset_s) < 0.01, f"{offset_s} s"
     for path in sorted(folder.glob("*.json")):
         for dtype in dtypes(path):
-            run(path, rank, dtype, place)
+            left = run(path, rank, dtype, place)
+            torch.save(left, path.with_suffix(f".{dtype}.{rank}.pt"))
     dist.destroy_process_group()
 
 

@@ -128,7 +128,9 @@ def _task(rng: _Chooser, name: str) -> Task:
         source = rng.choice(range(sum(use.name.startswith("u") for use in uses)))
         flows.append(DataFlow(source=f"u{source}", target="words"))
         uses.append(ModuleUse(name="words", module="head", tokens=uses[source].tokens))
-    return Task(name=name, batch_size=rng.choice((4, 8, 12)), uses=tuple(uses), flows=tuple(flows))
+    return Task(
+        name=name, batch_size=rng.choice((4, 2, 3, 8, 12)), uses=tuple(uses), flows=tuple(flows)
+    )
 
 
 def _text_task() -> Task:

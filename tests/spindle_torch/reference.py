@@ -2,6 +2,8 @@
 
 It shares the operators' modules and the drawn data with the backend, and nothing else: no slices,
 no packing, no explicit backward, no groups.
+
+What another precision makes of the very numbers of float32 tells how far rounding alone takes it.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +31,7 @@ from spindle_torch.layers import (
     ProjectionModule,
     TransformerModule,
 )
-from spindle_torch.shapes import sites
+from spindle_torch.shapes import CustomShape, Site, sites
 
 MAKERS: dict[type, Callable[..., nn.Module]] = {
     TransformerLayer: TransformerModule,
@@ -39,13 +41,35 @@ MAKERS: dict[type, Callable[..., nn.Module]] = {
 }
 
 
+ULP = 2.0**-23  # of float32, to numbers of 1 and more
+
+
+class RoundedData(DataSource):
+    """The data that float32 has, in any precision."""
+
+    def inputs(
+        self, site: Site, first: int, last: int, custom: CustomShape | None = None
+    ) -> torch.Tensor | None:
+        return self._rounded(super().inputs(site, first, last, custom))
+
+    def targets(self, site: Site, first: int, last: int) -> torch.Tensor | None:
+        return self._rounded(super().targets(site, first, last))
+
+    def _rounded(self, drawn: torch.Tensor | None) -> torch.Tensor | None:
+        return drawn.float().to(drawn.dtype) if drawn is not None else None
+
+
 @dataclass
 class Reference:
+    """One process. With `shaken` it computes with numbers that float32 has: with 0 as it has them,
+    else each parameter up to two units in the last place off, in another way for each number."""
+
     workload: Workload
     dtype: torch.dtype
     seed: int = 0
     clip_norm: float | None = None
     autocast: bool = False
+    shaken: int | None = None
     layers: dict[str, nn.Module] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -61,6 +85,8 @@ class Reference:
                         trained=not module.frozen,
                     )
                     self.layers[name] = MAKERS[type(block.operator)](block.operator, drawer)
+        if self.shaken is not None:
+            self._shake(self.shaken)
         self.sites = sites(self.workload)
         trained = [p for _, p in self.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(trained, lr=1e-3, foreach=False)
@@ -72,7 +98,8 @@ class Reference:
 
     def step(self, number: int) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
         """Run one training step; give the losses and the gradients, clipped if they are to be."""
-        data = DataSource(seed=self.seed, step=number, dtype=self.dtype, device=torch.device("cpu"))
+        source = DataSource if self.shaken is None else RoundedData
+        data = source(seed=self.seed, step=number, dtype=self.dtype, device=torch.device("cpu"))
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
             losses = {task.name: self._task_loss(task, data) for task in self.workload.tasks}
         self.optimizer.zero_grad()
@@ -88,6 +115,15 @@ class Reference:
         }
         self.optimizer.step()
         return {name: loss.item() for name, loss in losses.items()}, gradients
+
+    def _shake(self, draw: int) -> None:
+        generator = torch.Generator().manual_seed(draw)
+        for _, parameter in self.parameters():
+            numbers = parameter.detach().float()
+            if draw:
+                by = torch.rand(numbers.shape, generator=generator, dtype=torch.float64)
+                numbers = (numbers.double() * (1 + 2 * ULP * (2 * by - 1))).float()
+            parameter.data = numbers.to(self.dtype)
 
     def _task_loss(self, task: Task, data: DataSource) -> torch.Tensor:
         outputs: dict[str, torch.Tensor] = {}

@@ -16,6 +16,7 @@ from spindle_sim.plan.schedule import execution_order
 from spindle_sim.planner import STRATEGIES
 from tests.spindle_torch.plans import dealt, refusal, workloads
 from tests.spindle_torch.reference import Reference
+from tests.spindle_torch.rounding import Rounding
 from tests.spindle_torch.running import check_replicas, joined, run_probes
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
@@ -68,12 +69,12 @@ def check(
     expected: Sequence[Step],
     dtype: str,
     ranks: list[dict[str, Any]],
-    roundings: Mapping[str, float] | None = None,
+    rounding: Rounding | None = None,
 ) -> int:
     """Compare what the ranks leave with the steps of one process.
 
-    With `roundings`, gradients may differ from those of one process by as much as those themselves
-    are off by rounding, where that is more; how many do so is given.
+    With `rounding`, gradients that differ by more may be as far from exact ones as it says; how
+    many do so is given.
     """
     rounded = 0
     for step, (losses, gradients) in enumerate(expected):
@@ -90,11 +91,13 @@ def check(
         assert {name.split("@")[0] for name in parts} == set(gradients)
         for name, gradient in gradients.items():
             scale = max(gradient.norm().item(), gradients[beside(name, gradients)].norm().item())
-            error = (joined(parts, name, gradient) - gradient).norm().item()
-            if error > TOLERANCE[dtype] * scale and roundings is not None:
+            found = joined(parts, name, gradient)
+            error, bound = (found - gradient).norm().item(), TOLERANCE[dtype] * scale
+            if error > bound and rounding is not None:
                 rounded += 1
-                scale = roundings[name] / TOLERANCE[dtype]
-            assert error <= TOLERANCE[dtype] * scale, f"{name}: {error} of {scale}"
+                error = (found.double() - rounding.exact[name]).norm().item()
+                bound = rounding.bounds[name]
+            assert error <= bound, f"{name}: {error} of {scale}, at most {bound}"
     return rounded
 
 

@@ -142,7 +142,7 @@ def run_and_check(folder: Path, plans: Mapping[str, Plan]) -> None:
         given = {"bucket_mb": BUCKET_MB} if plan.overlap_sync else {}
         path.with_suffix(".options").write_text(json.dumps(given))
     with StandingRanks(folder, RANKS) as standing:
-        standing.run(list(paths))
+        left = standing.run(list(paths))
     steps = {
         (workload.name, workload.tasks, dtype): [
             one.step(number)
@@ -154,9 +154,9 @@ def run_and_check(folder: Path, plans: Mapping[str, Plan]) -> None:
     }
     for path, plan in paths.items():
         for dtype in TOLERANCE:
-            found = [torch.load(path.with_suffix(f".{dtype}.{rank}.pt")) for rank in range(RANKS)]
-            check(steps[plan.workload.name, plan.workload.tasks, dtype], dtype, found)
-            check_replicas(found)
+            steps_of = steps[plan.workload.name, plan.workload.tasks, dtype]
+            check(steps_of, dtype, left[path][dtype])
+            check_replicas(left[path][dtype])
 
 
 @pytest.mark.parametrize(("rounds", "stages", "beside"), [((), (1, 3), 0), ((CUT,), (0, 2, 3), 1)])
