@@ -5,7 +5,7 @@ no memory: they read as zeros, and nothing that counts depends on them.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,7 +23,7 @@ from spindle_torch.collectives import gathered_samples
 from spindle_torch.model import SliceCall
 from spindle_torch.pool import OperatorKey
 
-__all__ = ["LocalParts", "localize"]
+__all__ = ["LocalParts", "localize", "recomputed"]
 
 _Values = dict[Value, torch.Tensor]
 
@@ -123,7 +123,7 @@ class LocalParts:
                 raise ExecutionError(f"{error} ({where})") from error
 
         if call.recompute and torch.is_grad_enabled():
-            result = checkpoint(run, *given.values(), use_reentrant=False)
+            result = recomputed(run, list(given.values()), self.device)
             assert isinstance(result, tuple)
             return result
         return run(*given.values())
@@ -194,6 +194,18 @@ def localize(
 def _weighted(loss: torch.Tensor, share: float) -> torch.Tensor:
     """Give the loss times its share: a mean over nothing, which is no number, has none."""
     return loss * share if share else torch.zeros_like(loss)
+
+
+def recomputed(
+    run: Callable[..., object], tensors: Sequence[torch.Tensor], device: torch.device
+) -> object:
+    """Give what `run` makes of the tensors; it is run again in the backward, as it was.
+
+    A GPU's random numbers are the same then only if one of the tensors lies there, which none may:
+    the first part of a model has the data alone.
+    """
+    there = torch.empty(0, device=device)
+    return checkpoint(lambda _, *own: run(*own), there, *tensors, use_reentrant=False)
 
 
 def _give_up(module: nn.Module, kept: set[int], dtype: torch.dtype, device: torch.device) -> None:
