@@ -23,8 +23,11 @@ from spindle_sim.timeline import Kind, Phase
 from spindle_sim.workload import builtin_workload
 from spindle_sim.workload.tiny import tiny
 from spindle_torch import TorchBackend
+from spindle_torch.data import DataSource
+from spindle_torch.drawing import Drawer
 from spindle_torch.launch import launch
 from spindle_torch.profiler import TorchProfiler
+from spindle_torch.shapes import sites
 from tests.spindle_torch import test_autocast, test_gradients
 from tests.spindle_torch.plans import tiny_plan
 from tests.spindle_torch.reference import Reference
@@ -110,6 +113,25 @@ def test_a_run_takes_gpus_by_itself_and_its_spans_are_the_gpus() -> None:
     for number, losses in enumerate(execution.losses):
         expected, _ = reference.step(number)
         assert losses == pytest.approx(expected, rel=1e-4)
+
+
+def test_data_and_parameters_are_those_of_a_cpu_to_the_bit() -> None:
+    workload = tiny_plan().workload
+    drawn = []
+    for device in (torch.device("cpu"), torch.device("cuda", 0)):
+        data = DataSource(seed=1, step=2, dtype=torch.float32, device=device)
+        drawer = Drawer(name="a", seed=1, dtype=torch.float32, device=device, rank=1, size=2)
+        found = [drawer.normal("b", (64, 48), 0.1, divided=0).detach()]
+        for site in sites(workload).values():
+            found += [
+                item
+                for item in (data.inputs(site, 0, 3), data.targets(site, 0, 3))
+                if item is not None
+            ]
+        assert {item.device for item in found} == {device}
+        drawn.append(found)
+    assert len(drawn[0]) > 2
+    assert all(torch.equal(one, other.cpu()) for one, other in zip(*drawn, strict=True))
 
 
 def test_training_goes_on_on_a_gpu_where_it_was_saved(tmp_path: Path) -> None:
