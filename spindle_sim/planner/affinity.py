@@ -74,7 +74,8 @@ class Affinity:
     def transfer_s(self, source: Group, target: Group, size_bytes: float) -> float:
         """Give how long `size_bytes` (the whole batch) take from group to group, one way.
 
-        The slowest link decides: a device's port within an island, a NIC between islands.
+        The slowest link decides: a device's port within an island, a NIC between islands, or the
+        fabric, where that carries less than all NICs.
         """
         senders, receivers, sizes = self._moved(source, target, size_bytes)
         return self._slowest_s(senders, receivers, sizes) if len(sizes) else 0.0
@@ -95,12 +96,8 @@ class Affinity:
             used = np.flatnonzero(loads)
             seconds = (loads[used] / bytes_per_s).tolist()
             filled |= {(nic, into): s for nic, s in zip(used.tolist(), seconds, strict=True)}
-        cluster = self.cluster
-        far = self.nic[senders] // cluster.nics_per_node != self.nic[receivers] // (
-            cluster.nics_per_node
-        )
-        fabric_s = float(sizes[far].sum()) / self.fabric_bytes_per_s
-        return Crossing(takes_s=max(takes_s, fabric_s), nics=filled, fabric_s=fabric_s)
+        fabric_s = self._fabric_s(senders, receivers, sizes)
+        return Crossing(takes_s=takes_s, nics=filled, fabric_s=fabric_s)
 
     @property
     def fabric_bytes_per_s(self) -> float:
@@ -122,6 +119,12 @@ class Affinity:
         sizes = np.broadcast_to((share * size_bytes)[:, None], moved.shape)[moved]
         return senders[moved], receivers[moved], sizes
 
+    def _fabric_s(self, senders: Ints, receivers: Ints, sizes: Floats) -> float:
+        """Give for how long messages fill the fabric: those between nodes."""
+        nics = self.cluster.nics_per_node
+        far = self.nic[senders] // nics != self.nic[receivers] // nics
+        return float(sizes[far].sum()) / self.fabric_bytes_per_s
+
     def _slowest_s(self, senders: Ints, receivers: Ints, sizes: Floats) -> float:
         across = self.island[senders] != self.island[receivers]
         cluster = self.cluster
@@ -130,7 +133,10 @@ class Affinity:
             busiest = _busiest(
                 self.nic[senders[across]], self.nic[receivers[across]], sizes[across]
             )
-            seconds = cluster.network_latency_s + busiest / self.network_bytes_per_s
+            seconds = busiest / self.network_bytes_per_s
+            if cluster.oversubscription > 1.0:  # else it can't be what limits
+                seconds = max(seconds, self._fabric_s(senders, receivers, sizes))
+            seconds += cluster.network_latency_s
         if not across.all():
             near = ~across
             busiest = _busiest(senders[near], receivers[near], sizes[near])

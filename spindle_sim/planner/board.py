@@ -7,6 +7,7 @@ mirrors the forward. Transfers count both ways where gradients flow back.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +80,7 @@ class Board:
     claims: Claims = field(init=False)  # of the stage under way
     _history: list[tuple[int, Floats]] = field(default_factory=list)
     _network_share: float = field(init=False)
+    _fabric_bytes_per_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin with an idle cluster."""
@@ -88,6 +90,9 @@ class Board:
         nics = context.cluster.nics_per_node * self.affinity.network_bytes_per_s
         port = context.cluster.gpu.collective_bandwidth_bytes_per_s
         self._network_share = min(nics, port)
+        # One that isn't oversubscribed can't be what limits.
+        is_slower = context.cluster.oversubscription > 1.0
+        self._fabric_bytes_per_s = self.affinity.fabric_bytes_per_s if is_slower else inf
         self.inputs = _inputs(context, self.drafts)
         self.free_s = np.zeros(context.cluster.num_devices)
         self.begin_stage(())
@@ -210,12 +215,13 @@ class Board:
         """
         cluster = self.context.cluster
         near_s = 2 * spread.op_bytes / cluster.gpu.collective_bandwidth_bytes_per_s
-        far_s = 2 * spread.op_bytes / self.network_share()
         taken = sum(1 << i for i in set(self.affinity.island[group.ranks.ravel()].tolist()))
         total_s = 0.0
         for (mask, shared), count in spread.islands.items():
             before, after = mask.bit_count(), (mask | taken).bit_count()
             if after > 1:
+                nodes = self._num_nodes(mask | taken)
+                far_s = 2 * spread.op_bytes / self.network_share(nodes)
                 loaded = after - (before if before > 1 else 0)
                 total_s += count * far_s * 0.5 * ((before <= 1) + loaded / cluster.num_islands)
             elif not shared and (group.dp > 1 or mask):
@@ -223,9 +229,22 @@ class Board:
                 total_s += count * near_s
         return total_s
 
-    def network_share(self) -> float:
-        """Give the bytes per second at which a node's devices together reach other nodes."""
-        return self._network_share
+    def network_share(self, nodes: int = 1) -> float:
+        """Give the bytes per second at which a node's devices together reach other nodes.
+
+        Where as many `nodes` do so at once, for which the fabric may be too slow.
+        """
+        return min(self._network_share, self._fabric_bytes_per_s / nodes)
+
+    def _num_nodes(self, islands: int) -> int:
+        """Give how many nodes have one of the islands, given as bits."""
+        cluster = self.context.cluster
+        if self._fabric_bytes_per_s == inf:
+            return 1  # it doesn't matter
+        each = cluster.num_islands // cluster.num_nodes
+        return sum(
+            bool(islands >> node * each & (1 << each) - 1) for node in range(cluster.num_nodes)
+        )
 
 
 def _inputs(context: Context, drafts: Sequence[DraftSlice]) -> list[list[Input]]:

@@ -2,10 +2,11 @@
 
 Going from n to n' devices, aligned as placement does it, keeps min / max of the samples where they
 are. The rest leaves through the links of the smaller group: its islands' NICs where the larger one
-spans islands, else its own ports.
+spans islands, else its own ports; and through the fabric where the larger one spans nodes.
 """
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from spindle_sim.cluster import Cluster
 from spindle_sim.planner.metagraph import MetaNode
@@ -22,6 +23,8 @@ class Moves:
     port_bytes_per_s: float  # one device within its island
     network_bytes_per_s: float  # all NICs that one island's devices share
     latency_s: float
+    node_size: int = 0
+    fabric_bytes_per_s: float = inf  # what all nodes share
 
     @classmethod
     def of(cls, node: MetaNode, cluster: Cluster) -> "Moves":
@@ -35,6 +38,12 @@ class Moves:
             port_bytes_per_s=cluster.gpu.collective_bandwidth_bytes_per_s,
             network_bytes_per_s=nics * cluster.island_size / cluster.devices_per_node,
             latency_s=directions * cluster.network_latency_s,
+            node_size=cluster.devices_per_node,
+            fabric_bytes_per_s=(
+                cluster.num_nodes * nics / cluster.oversubscription
+                if cluster.oversubscription > 1.0
+                else inf
+            ),
         )
 
     def weighed(self, weight: float) -> "Moves":
@@ -49,5 +58,8 @@ class Moves:
         moved_bytes = self.flow_bytes * (1.0 - small / large)
         if large > self.island_size:
             islands = -(-small // self.island_size)
-            return self.latency_s + moved_bytes / (islands * self.network_bytes_per_s)
+            rate = islands * self.network_bytes_per_s
+            if large > self.node_size:
+                rate = min(rate, self.fabric_bytes_per_s)
+            return self.latency_s + moved_bytes / rate
         return self.latency_s + moved_bytes / (small * self.port_bytes_per_s)

@@ -110,7 +110,7 @@ def _missing_s(board: Board, draft: DraftSlice, spreads: Sequence[Spread]) -> Fl
     cluster = board.context.cluster
     seconds = np.zeros(cluster.num_islands)
     for spread in spreads:
-        far_s = 2 * spread.op_bytes / board.network_share()
+        far_s = 2 * spread.op_bytes / board.network_share(2)
         for (mask, _), ops in spread.islands.items():
             if mask.bit_count() == 1:  # any other island would make it span several
                 seconds += ops * far_s

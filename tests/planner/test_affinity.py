@@ -25,7 +25,7 @@ def pieces(source: Group, target: Group, size_bytes: float) -> list[Piece]:
 
 
 def slowest_s(cluster: Cluster, moved: list[Piece]) -> float:
-    """The busiest port or NIC, worked out message by message."""
+    """The busiest port or NIC, or the fabric, worked out message by message."""
     loads: Counter[tuple[str, int]] = Counter()
     for piece in moved:
         if cluster.island_of(piece.source) == cluster.island_of(piece.target):
@@ -40,6 +40,11 @@ def slowest_s(cluster: Cluster, moved: list[Piece]) -> float:
             bandwidth = cluster.nic_bandwidth_bytes_per_s * cluster.nic_efficiency
         for end in ends:
             loads[end] += piece.bytes / bandwidth  # type: ignore[assignment]
+        if cluster.node_of(piece.source) != cluster.node_of(piece.target):
+            nics = cluster.num_nodes * cluster.nics_per_node
+            fabric = nics * cluster.nic_bandwidth_bytes_per_s * cluster.nic_efficiency
+            seconds = piece.bytes * cluster.oversubscription / fabric
+            loads["fabric", 0] += seconds  # type: ignore[assignment]
     return max(loads.values(), default=0.0)
 
 
@@ -48,6 +53,8 @@ CLUSTERS = (
     make_cluster(2, 4),
     make_cluster(4, 4, nics_per_node=2),
     make_cluster(2, 4, island_size=2),
+    make_cluster(2, 4, oversubscription=4),
+    make_cluster(4, 4, island_size=2, nics_per_node=2, oversubscription=8),
 )
 
 

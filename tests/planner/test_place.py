@@ -20,6 +20,7 @@ from spindle_sim.planner.contract import contract
 from spindle_sim.planner.memory_fit import OutOfMemoryError
 from spindle_sim.planner.metagraph import DraftSlice
 from spindle_sim.planner.place import NoRoomError, place
+from spindle_sim.simulator import simulate
 from spindle_sim.simulator.resharding import Layout, reshard
 from spindle_sim.workload import builtin_workload
 from tests.builders import make_cluster
@@ -27,6 +28,7 @@ from tests.planner.drafting import Case, cases, make_context
 
 Placements = tuple[tuple[int, ...], ...]
 GIGA = 10**9
+BATCH = 16
 
 
 def islands(cluster: Cluster, devices: Sequence[int]) -> set[int]:
@@ -108,6 +110,40 @@ def test_the_larger_flow_keeps_the_device_that_two_slices_want(larger: str) -> N
     ]
     *_, t, u = place(context, drafts)
     assert (t if larger == "t" else u) == (0,)
+
+
+@pytest.mark.parametrize(("oversubscription", "device"), [(1.0, 1), (16.0, 0)])
+def test_a_slice_waits_for_its_device_where_the_fabric_takes_longer(
+    oversubscription: float, device: int
+) -> None:
+    cluster = make_cluster(2, 1, oversubscription=oversubscription)
+    nic = cluster.nic_bandwidth_bytes_per_s * cluster.nic_efficiency
+
+    def drafted(size_bytes: float) -> tuple[Context, list[DraftSlice]]:
+        """Device 0 has the samples of t, and is at work on u when they are to go on."""
+        sizes = dict.fromkeys("abc", 0.0) | {"a": size_bytes}
+        context = make_context(
+            dict.fromkeys("abc", 0),
+            {"t": ("a", "c"), "u": ("b",)},
+            cluster,
+            batch=BATCH,
+            output_bytes=sizes,
+        )
+        return context, [
+            context.draft("t/a/x", num_devices=1, stage=0, devices=(0,)),
+            context.draft("u/b/x", num_devices=1, stage=1, devices=(0,)),
+            context.draft("t/c/x", num_devices=1, stage=2),
+        ]
+
+    busy_s = Board(*drafted(0.0)).durations_s[1]
+    context, drafts = drafted(0.5 * busy_s * nic / BATCH)  # the NIC takes half as long
+    assert place(context, drafts)[-1] == (device,)
+    ends_s = []
+    for other in (0, 1):
+        placements = [(0,), (0,), (other,)]
+        plan = assemble(context, drafts, placements, strategy="spindle", optimum_s=0.0)
+        ends_s.append(simulate(plan).iteration_s)
+    assert ends_s.index(min(ends_s)) == device
 
 
 def test_a_task_that_shares_parameters_goes_where_they_are() -> None:
