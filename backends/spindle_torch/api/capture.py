@@ -132,6 +132,7 @@ def capture(
             f"task {name!r}: runs other modules for other samples, first at {other}; what runs must"
             " not depend on the samples"
         )
+    _check_generators(name, first, second)
     recorded = record(name, task, leaves, samples.batches[0], samples.counts[0])
     if not recorded.has_gradient:
         raise InputError(
@@ -159,6 +160,18 @@ def capture(
 def plain_numbers(outputs: Iterable[Any]) -> list[int | float | complex | None]:
     """Give the numbers of Python that a leaf gives, and None for everything else."""
     return [item if isinstance(item, int | float | complex) else None for item in outputs]
+
+
+def _check_generators(name: str, first: Seen, second: Seen) -> None:
+    """Check that generators of the task's own begin each forward alike."""
+    states = zip(first.generators, second.generators, strict=False)
+    if not all(torch.equal(one, other) for one, other in states):
+        raise InputError(
+            f"task {name!r}: draws random numbers by a torch.Generator of its own, which goes on"
+            " from one forward to the next, on each device by itself, and isn't put back where a"
+            " forward runs again for its backward; draw by torch's own (no generator=), or in the"
+            " data"
+        )
 
 
 class _Watch(Protocol):

@@ -75,13 +75,17 @@ class SeenCall:
 
 @dataclass(slots=True, kw_only=True)
 class Seen:
-    """One forward; its loss depends on `origin`. A `coarse` one has numbers of half precision."""
+    """One forward; its loss depends on `origin`. A `coarse` one has numbers of half precision.
+
+    `generators` are the states in which generators of the task's own began.
+    """
 
     loss: torch.Tensor
     calls: list[SeenCall]
     origin: Origin
     before: Tally
     coarse: bool
+    generators: tuple[torch.Tensor, ...]
 
 
 def watch(
@@ -121,6 +125,7 @@ def watch(
         origin=watcher.origin_of([loss]),
         before=watcher.pending,
         coarse=watcher.coarse,
+        generators=tuple(state for _, state in watcher.generators.values()),
     )
 
 
@@ -163,6 +168,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls: list[SeenCall] = []
         self.pending = Tally()
         self.coarse = False
+        self.generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
         self.kept = Kept()
         self._place = _Place()
         self._draws = 0
@@ -281,6 +287,9 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call = None if self._place.leaf is None else len(self.calls)
         self.kept.check(read, call, self.names)
         check_owned(read, self._origins, self._place.leaf or "the code between modules")
+        own = named.get("generator")
+        if own is not None and id(own) not in self.generators:
+            self.generators[id(own)] = own, own.get_state()
         if self.calm:
             result = calmed(function, arguments, keywords, named)
         else:

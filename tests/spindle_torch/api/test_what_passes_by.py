@@ -256,6 +256,25 @@ def test_dropout_between_modules_that_one_part_needs_is_taken() -> None:
     assert split(Stacked(body)).units
 
 
+def test_a_generator_that_goes_on_from_one_forward_to_the_next_is_refused() -> None:
+    class Noisy(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.draw = torch.Generator()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x + torch.randn(x.shape, generator=self.draw))
+
+    class Fixed(Noisy):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.draw.manual_seed(0)
+            return super().forward(x)
+
+    with pytest.raises(InputError, match=r"task 't': draws .* torch\.Generator of its own"):
+        split(Stacked(all_blocks, Noisy))
+    assert split(Stacked(all_blocks, Fixed)).units
+
+
 def test_complex_numbers_between_modules_are_refused() -> None:
     class Fourier(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
