@@ -122,7 +122,8 @@ function pathLine(run, window, pixels) {
   for (let i = first; i < ends.length && (ends[i - 1] ?? 0) < window.right; i++) {
     if (ends[i] - reached < narrow) continue;
     reached = ends[i];
-    const row = devices[i] + (bands[i] ? (LOWER + END) / 2 : (TOP + LOWER) / 2);
+    // Below the names.
+    const row = devices[i] + (bands[i] ? (LOWER + END) / 2 : LOWER - 0.08);
     found.x.push(ends[i - 1] ?? 0, ends[i]);
     found.y.push(...(bands[i] === 2 ? [null, null] : [row, row]));
   }

@@ -25,7 +25,7 @@ class ChangeKind(StrEnum):
     """What is changed."""
 
     METAOP = "metaop"  # forward and backward of all slices of one MetaOp take less time
-    COMPUTE = "compute"  # those of all MetaOps: a faster GPU
+    COMPUTE = "compute"  # those of all, where there are several: a faster GPU
     LINKS = "links"  # every link: bandwidths and latencies
     NETWORK_CARDS = "network_cards"  # the bandwidth of the nodes' network cards alone
     MEMORY = "memory"  # the GPUs' memory bandwidth, for optimizer steps and copies
@@ -137,7 +137,7 @@ def _computing_changes(
         if path_s >= least_s:
             yield _Change(ChangeKind.METAOP, _computing(plan, name, 1 - faster), path_s, name)
     whole_s = sum(path_s for path_s, _ in computed)
-    if whole_s >= least_s:
+    if len(computed) > 1 and whole_s >= least_s:
         yield _Change(ChangeKind.COMPUTE, _computing(plan, None, 1 - faster), whole_s)
 
 

@@ -79,10 +79,15 @@ def test_steps_and_synchronization_are_asked_for_where_the_path_has_them() -> No
 
 
 def test_an_executed_iteration_is_asked_about_computing_alone() -> None:
-    plan = pipelined_plan(ranks=2, micro_batches=4)
-    path = critical_path(plan, simulate(plan))
-    changes = sensitivities(plan, path, executed=True)
+    path = critical_path(chain(), simulate(chain()))
+    changes = sensitivities(chain(), path, executed=True)
     assert {change.kind for change in changes} == {ChangeKind.METAOP, ChangeKind.COMPUTE}
+
+
+def test_all_computing_isnt_asked_for_where_it_is_of_one_metaop() -> None:
+    changes = found(pipelined_plan(ranks=2, micro_batches=4))
+    assert (ChangeKind.METAOP, "t/a/x") in changes
+    assert (ChangeKind.COMPUTE, "") not in changes
 
 
 def test_every_simulation_is_told_of() -> None:
