@@ -104,7 +104,7 @@ def _visit(search: _Search, name: str, module: nn.Module) -> None:
     _refuse(name, module)
     if not search.is_cut(module):
         if _has_weights(module) or id(module) in search.whole:
-            _add(search.leaves, name, module)
+            _add(search, name, module)
         return
     repeated = search.repeated(module)
     for position, (child_name, child) in enumerate(module.named_children()):
@@ -114,11 +114,14 @@ def _visit(search: _Search, name: str, module: nn.Module) -> None:
         elif id(child) not in search.seen:
             search.seen.update(id(part) for part in child.modules())
             _refuse(full, child)
-            _add(search.leaves, full, child)
+            _add(search, full, child)
             search.leaves.stacks[full] = (name, position)
 
 
-def _add(leaves: Leaves, name: str, module: nn.Module) -> None:
+def _add(search: _Search, name: str, module: nn.Module) -> None:
+    search.leaves.modules[name] = module
+    if id(module) in search.coupled:
+        return  # it gets the whole batch
     for part_name, part in _parts(name, module):
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training:
             raise InputError(
@@ -126,7 +129,6 @@ def _add(leaves: Leaves, name: str, module: nn.Module) -> None:
                 " which is divided over devices; use GroupNorm or LayerNorm, call .eval() on it, or"
                 " add its module with coupled=True"
             )
-    leaves.modules[name] = module
 
 
 def _parts(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

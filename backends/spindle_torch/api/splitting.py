@@ -25,6 +25,7 @@ from spindle_torch.api.data import check_asked_apart, load_batch
 from spindle_torch.api.leaves import Leaves, find_leaves
 from spindle_torch.api.parts import Part, check_draws, join_small_parts, split, step_of
 from spindle_torch.api.shadow import is_shadow, shadowed
+from spindle_torch.api.standing import standing
 from spindle_torch.api.tasks import SpindleTask, TaskGraph
 from spindle_torch.api.tracing import check_trace, trace
 from spindle_torch.api.units import PartedTask, Unit, UnitUse, unite
@@ -103,19 +104,11 @@ def split_tasks(
     mixed = {key for key, module in leaves.modules.items() if any(module is m for m in mixing)}
     graphs = {task.name: task.graph() for task in tasks}
     samples = {task.name: _samples(task, parameters) for task in tasks}
-    if is_shadow(root):
-        given = {name: item.batches for name, item in samples.items()}
-        with shadowed(root, given) as fakes:
-            samples = {
-                name: replace(item, batches=(fakes[name][0], fakes[name][1]))
-                for name, item in samples.items()
-            }
-            captures = _captures(graphs, samples, leaves, root, mixed)
-    else:
-        captures = _captures(graphs, samples, leaves, root, mixed)
-    traced = frozenset(
-        name for name, found in captures.items() if _is_traced(found, graphs[name], leaves)
-    )
+    with standing(root):
+        captures = _captures_or_shapes(graphs, samples, leaves, root, mixed)
+        traced = frozenset(
+            name for name, found in captures.items() if _is_traced(found, graphs[name], leaves)
+        )
     parted = _parted(tasks, captures, leaves, parameters, mixed)
     _check_reached(parted, leaves)
     units, uses = unite(parted, {key: value.numel() for key, value in parameters.items()})
@@ -130,6 +123,25 @@ def split_tasks(
         workload=_workload(name, tasks, captures, units=units, uses=uses, parameters=parameters),
         traced=traced,
     )
+
+
+def _captures_or_shapes(
+    graphs: Mapping[str, TaskGraph],
+    samples: Mapping[str, Samples],
+    leaves: Leaves,
+    root: nn.ModuleDict,
+    mixed: set[str],
+) -> dict[str, Capture]:
+    """Run the tasks; of a model without memory only the shapes are known."""
+    if not is_shadow(root):
+        return _captures(graphs, samples, leaves, root, mixed)
+    given = {name: item.batches for name, item in samples.items()}
+    with shadowed(root, given) as fakes:
+        shapes = {
+            name: replace(item, batches=(fakes[name][0], fakes[name][1]))
+            for name, item in samples.items()
+        }
+        return _captures(graphs, shapes, leaves, root, mixed)
 
 
 def _captures(

@@ -14,6 +14,7 @@ from spindle_sim.workload import Custom, TransformerLayer, load_workload
 from spindle_torch.api import SpindleTask, SplitModel, save_workload, split_tasks
 from spindle_torch.api.brought import check_plan
 from tests.spindle_torch.api.models import Block, build, drawing
+from tests.spindle_torch.api.stepping import check_split
 
 
 def operator(split: SplitModel, module: str) -> Custom:
@@ -182,3 +183,44 @@ def test_an_entry_that_the_data_lack_is_named() -> None:
     message = "task 'vision': head wants 'images', which its data don't give; did you mean 'image'"
     with pytest.raises(InputError, match=message):
         split_tasks(task)
+
+
+def test_splitting_leaves_buffers_and_random_numbers_as_they_were() -> None:
+    class Counting(nn.Module):
+        calls: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls = self.calls + 1
+            made: torch.Tensor = self.inner(x)
+            return made
+
+    model = Counting()
+    task = SpindleTask("t", batch_size=4, data=drawing(x=(8,)))
+    task.add_module("model", model, inputs="x", coupled=True)
+    task.add_module("loss", lambda x: x.square().mean()).add_flow("model", "loss")
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    state = torch.get_rng_state()
+    split_tasks(task)
+    assert torch.equal(torch.get_rng_state(), state)
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, buffers[name]), name
+
+
+def test_a_coupled_module_may_normalize_over_the_batch() -> None:
+    """It gets the whole batch, wherever it runs."""
+    kind = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        task = SpindleTask("t", batch_size=5, data=drawing(x=(8,)))
+        task.add_module("first", nn.Linear(8, 8), inputs="x")
+        task.add_module("norm", nn.Sequential(nn.BatchNorm1d(8)), coupled=True)
+        task.add_module("last", nn.Linear(8, 3)).add_module("loss", lambda x: x.sin().mean())
+        task.add_flow("first", "norm").add_flow("norm", "last").add_flow("last", "loss")
+        check_split(split_tasks(task), seed=0)
+    finally:
+        torch.set_default_dtype(kind)
