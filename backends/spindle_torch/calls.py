@@ -1,8 +1,7 @@
 """What a slice is told for one forward."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -13,24 +12,30 @@ from spindle_torch.tokens import TokenShards
 __all__ = ["SliceCall", "Visits"]
 
 
-class Visits(Protocol):
-    """Has parameters there while an operator needs them; `used` are parameter sets and indexes."""
+@dataclass(slots=True, kw_only=True)
+class Visits:
+    """Has the parameters of operators there while they are needed, and the next one's on their way.
 
-    def begin(self, used: Sequence[tuple[str, int]]) -> None:
-        """An operator that uses these needs them now, forward or backward."""
-        ...
+    `come_to` does what is to be done before an operator computes, on every rank alike (ZeRO-3).
+    """
 
-    def end(self, used: Sequence[tuple[str, int]]) -> None:
-        """Its forward is over."""
-        ...
+    come_to: Callable[[int | None], None] = lambda _: None
+
+    def begin(self, number: int) -> None:
+        """An operator computes now, forward or backward: that `number`, as they are come to."""
+        self.come_to(number)
+
+    def finish(self) -> None:
+        """The slice's forward or backward is over."""
+        self.come_to(None)
+        self.come_to = lambda _: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceCall:
     """One forward of a slice: its samples, their data and targets, and whom it meets meanwhile.
 
-    `visits`, if any, is told of each operator's forward and backward, and of what it uses of
-    `used`, which has an entry for each operator of the slice.
+    `visits`, if any, is told of each operator's forward and backward before it computes.
     With `tokens` activations between its operators are cut along the tokens: `cut_inputs` and
     `cut_output` tell whether what comes in and goes out is, too, or is whole on each rank.
     """
@@ -47,7 +52,6 @@ class SliceCall:
     recompute: bool = False
     selective: bool = False
     visits: Visits | None = None
-    used: tuple[tuple[tuple[str, int], ...], ...] = ()
     tokens: TokenShards | None = None
     cut_inputs: tuple[bool, ...] = ()
     cut_output: bool = False

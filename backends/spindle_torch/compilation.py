@@ -5,17 +5,19 @@ the messages with its output, then the parameter groups, then the norm of all gr
 are clipped, then the optimizer, then with ZeRO-1 the groups again. With overlap the groups are cut
 into buckets, each launched behind the operation that completes its gradients, and awaited at the
 end. From ZeRO-2 on gradients are scattered behind every operation that adds to them, and in ZeRO-3
-parameters gathered for each. Each rank runs the part of it that concerns it. As every rank posts
-its messages in that one order, messages between two ranks match without tags, which NCCL doesn't
-have.
+parameters gathered ahead of each operator. Each rank runs the part of it that concerns it. As every
+rank posts its messages in that one order, messages between two ranks match without tags, which NCCL
+doesn't have.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from spindle_sim.plan import MetaOp, Plan, Slice
 from spindle_sim.plan.schedule import Operation, handovers, operation_order
 from spindle_torch.buckets import Bucket, Milestone, Overlap, parameter_buckets
+from spindle_torch.gathering import Gatherings, Placed
 from spindle_torch.intervals import pieces
 from spindle_torch.program import (
     Await,
@@ -31,7 +33,7 @@ from spindle_torch.program import (
     Step,
     Synchronize,
 )
-from spindle_torch.sharding import sharded_slices
+from spindle_torch.sharding import ShardedSlice, sharded_slices
 
 __all__ = ["collective_groups", "compile_plan"]
 
@@ -47,9 +49,12 @@ def compile_plan(
     listed: list[list[Instruction]] = [[] for _ in range(plan.cluster.num_devices)]
     metaops, outputs = plan.metaop_by_id(), _outputs(plan)
     buckets = parameter_buckets(plan, overlap)
-    sharded = sharded_slices(plan, buckets)
+    order, sharded = operation_order(plan), sharded_slices(plan, buckets)
+    gatherings = Gatherings(plan=plan, order=order, slices=sharded, buckets=buckets)
     pending: list[list[Await]] = [[] for _ in listed]
-    for position, operation in enumerate(operation_order(plan)):
+    if plan.shard_parameters:
+        _place(listed, gatherings.start())
+    for position, operation in enumerate(order):
         item = plan.slices[operation.slice_index]
         compute = Compute(
             slice=item.id,
@@ -59,8 +64,11 @@ def compile_plan(
         )
         for device in item.devices:
             listed[device].append(compute)
-        beside = sharded[item.id].backward if operation.backward else sharded[item.id].forward
-        _come_together(listed, item, beside)
+        if plan.shard_parameters:
+            beside = list(gatherings.within(position))
+        else:
+            beside = list(_scattered(buckets, sharded[item.id])) if operation.backward else []
+        _place(listed, beside, within=item.devices)
         # What is complete while the backward still runs may leave at once, the rest after the
         # messages, for which others wait.
         whole = Milestone(position, item.num_ops)
@@ -69,6 +77,8 @@ def compile_plan(
         _transmit(listed, plan, operation, outputs.get(operation, []))
         _launch(plan, listed, buckets, (whole, Milestone(position + 1, 0)))
         _await_earlier(listed, pending, beside)
+    if plan.shard_parameters:
+        _place(listed, gatherings.end())
     for device, instructions in enumerate(listed):
         instructions += pending[device]
         instructions += _end(plan, buckets, device, clip=clip, launched=overlap is not None)
@@ -90,23 +100,27 @@ def collective_groups(item: Slice, metaop: MetaOp) -> tuple[tuple[int, ...], ...
     return tuple(groups)
 
 
-def _come_together(
-    listed: list[list[Instruction]], item: Slice, beside: Sequence[Gather | Launch]
+def _scattered(buckets: Sequence[Bucket], item: ShardedSlice) -> Iterator[Placed]:
+    """Give what leaves behind a backward, from the last operator to the first."""
+    for group in chain(*reversed(item.leaving)):
+        devices = buckets[group].group.devices
+        yield Placed(devices, Launch(group=group, devices=devices, scatter=True, within=True))
+
+
+def _place(
+    listed: list[list[Instruction]], beside: Iterable[Placed], within: tuple[int, ...] = ()
 ) -> None:
-    """Have all devices of parameter groups come, those that don't run the slice by themselves."""
-    for instruction in beside:
-        for device in instruction.devices:
-            within = device in item.devices
-            listed[device].append(instruction if within else replace(instruction, within=False))
+    """Have all devices of these come, those that don't compute meanwhile by themselves."""
+    for devices, instruction in beside:
+        for device in devices:
+            listed[device].append(replace(instruction, within=device in within))
 
 
 def _await_earlier(
-    listed: list[list[Instruction]],
-    pending: list[list[Await]],
-    beside: Sequence[Gather | Launch],
+    listed: list[list[Instruction]], pending: list[list[Await]], beside: Sequence[Placed]
 ) -> None:
     """Await what a device had launched before these launches, which go on beside what follows."""
-    launches = [item for item in beside if isinstance(item, Launch)]
+    launches = [item for _, item in beside if isinstance(item, Launch)]
     for device in sorted({device for item in launches for device in item.devices}):
         listed[device] += pending[device]
         pending[device] = [Await(group=item.group) for item in launches if device in item.devices]

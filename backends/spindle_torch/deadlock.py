@@ -1,9 +1,9 @@
 """A proof that programs end, made before anything starts: they are run with rendezvous semantics.
 
 Nothing is buffered here: a batch of messages is over once each message met its match in the peer's
-batch, a collective once all of its ranks are there, and one that is launched to run beside others
-holds its rank up, too. What ends under these rules ends under any amount of buffering. No torch
-here.
+batch, a collective once all of its ranks are there, and one that is launched to run beside others,
+or gathers ahead (ZeRO-3), holds its rank up, too. What ends under these rules ends under any amount
+of buffering. No torch here.
 """
 
 from collections import Counter
@@ -22,6 +22,7 @@ from spindle_torch.program import (
     Message,
     Program,
     Synchronize,
+    Take,
 )
 
 __all__ = ["Stuck", "check_programs", "find_stuck"]
@@ -79,6 +80,7 @@ class _Run:
     meetings: dict[_Meeting, dict[int, str]] = field(default_factory=dict)
     met: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
     launched: Counter[tuple[int, int]] = field(default_factory=Counter)  # by rank and bucket
+    gathered: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def advance(self, rank: int) -> Iterator[int]:
         """Run a rank as far as it comes; give the ranks that may go on because of it."""
@@ -97,6 +99,10 @@ class _Run:
                 self.launched[rank, instruction.group] += 1
             if isinstance(instruction, Await):
                 self.launched[rank, instruction.group] -= 1
+            if isinstance(instruction, Gather):
+                self.gathered[rank, instruction.group] += not instruction.lasts
+            if isinstance(instruction, Take):
+                self.gathered[rank, instruction.group] -= 1
             self.position[rank] = position + 1
 
     def stuck(self) -> Iterator[Stuck]:
@@ -133,6 +139,8 @@ class _Run:
         """Say what an instruction at which the rank has arrived waits for; "" if for nothing."""
         if isinstance(instruction, Await) and not self.launched[rank, instruction.group]:
             return "it was never launched"
+        if isinstance(instruction, Take) and not self.gathered[rank, instruction.group]:
+            return "it was never begun"
         if isinstance(instruction, Batch):
             reason = self._batch_reason(rank, instruction)
             if reason:

@@ -146,6 +146,9 @@ class Emulation:
                 f" {list(self._group_ranks[group])} belong to it"
             )
 
+    def drop(self, group: int) -> None:
+        """Nothing is kept of what was gathered."""
+
     def losses(self) -> dict[str, float]:
         """Give none."""
         return {}

@@ -20,16 +20,16 @@ from spindle_torch.intervals import held_samples
 from spindle_torch.program import (
     Await,
     Batch,
+    Beside,
     Clip,
     Compute,
     Copy,
-    Gather,
     Instruction,
-    Launch,
     Message,
     Program,
     Step,
     Synchronize,
+    within_each,
 )
 from spindle_torch.recorder import Recorder
 from spindle_torch.synchronization import Synchronization, Within
@@ -83,7 +83,7 @@ class Engine:
     _flows_out: dict[str, list[int]] = field(init=False)
     _batches: dict[str, int] = field(init=False)
     _unmoved: dict[tuple[str, bool], list[int]] = field(init=False)
-    _within: dict[int, tuple[Gather | Launch, ...]] = field(init=False)
+    _within: dict[int, tuple[Beside, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
         """Look up slices, their batches and their flows once."""
@@ -105,7 +105,7 @@ class Engine:
         for index, flow in enumerate(self.plan.flows):
             self._flows_out[flow.source_slice].append(index)
         self._unmoved = self._flows_without_samples()
-        self._within = _within_each(self.program.instructions)
+        self._within = within_each(self.program.instructions)
 
     @property
     def is_waiting(self) -> bool:
@@ -147,18 +147,16 @@ class Engine:
                 start = self._recorder.mark()
                 self.work.step()
                 self._recorder.note(Kind.OPTIMIZER, Phase.STEP, start)
-            case Launch(within=False):  # else the slice before it has launched it
-                self._synchronization.launch(instruction)
             case Await():
                 self._synchronization.finish(instruction)
             case Synchronize():
                 self._synchronization.synchronize(instruction)
             case Clip():
                 self._synchronization.clip()
-            case Gather(within=False):
-                self._synchronization.gather(instruction)
+            case _ if not instruction.within:  # else the slice before it has done it
+                self._synchronization.run(instruction)
 
-    def _compute(self, instruction: Compute, within: Sequence[Gather | Launch]) -> None:
+    def _compute(self, instruction: Compute, within: Sequence[Beside]) -> None:
         item, micro_batch = self._slices[instruction.slice], instruction.micro_batch
         rows = self._await_arrivals(instruction)
         if instruction.backward:
@@ -326,17 +324,3 @@ class Engine:
 
 def _phase(backward: bool) -> Phase:  # noqa: FBT001  (what an instruction is, handed on)
     return Phase.BACKWARD if backward else Phase.FORWARD
-
-
-def _within_each(
-    instructions: Sequence[Instruction],
-) -> dict[int, tuple[Gather | Launch, ...]]:
-    """Give what is behind each instruction and may run within it."""
-    found: dict[int, tuple[Gather | Launch, ...]] = {}
-    leader = 0
-    for position, instruction in enumerate(instructions):
-        if not isinstance(instruction, Launch | Gather):
-            leader = position
-        elif instruction.within:
-            found[leader] = (*found.get(leader, ()), instruction)
-    return found

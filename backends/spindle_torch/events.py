@@ -3,11 +3,12 @@
 Spans are what the rank itself spent its time on: a receive is the time for which it waited for
 messages, 0 where they came while it computed. Of it, `wait_s` is until the last sender had posted
 its side: the rest is transfer. Likewise a synchronization waits until its last rank has come, and
-one that runs beside the backward until the last has launched it.
+one that runs beside the backward until the last has launched it. Of computing it is the time for
+which gradients or parameters were waited for meanwhile (ZeRO-2 and -3).
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spindle_sim.plan import Plan
@@ -74,9 +75,11 @@ def to_timeline(
     owners = {item.id: (item.metaop, metaops[item.metaop].task) for item in plan.slices}
     owners[""] = "", ""
     spans = [
-        _span(rank, event, owners[event.slice], _ready_s(event, posted, last, turn), begin_s)
+        _span(
+            rank, event, owners[event.slice], max(_ready_s(event, posted, last, turn), at), begin_s
+        )
         for rank, own in enumerate(events)
-        for event, turn in zip(own, turns[rank], strict=True)
+        for event, turn, at in zip(own, turns[rank], _computing_s(own), strict=True)
     ]
     spans.sort(key=lambda span: (span.device, span.start_s, span.end_s))
     return Timeline(backend=backend, num_devices=plan.cluster.num_devices, spans=tuple(spans))
@@ -118,6 +121,23 @@ def _ready_s(
     if event.kind is Kind.SYNC:
         return last[meeting]
     return max((posted[origin] for origin in event.awaits), default=event.start_s)
+
+
+def _computing_s(events: Sequence[Event]) -> Iterator[float]:
+    """Give when each event would have begun, had it waited at its begin for what it waited within.
+
+    Waits are noted before the computing that they are within.
+    """
+    waits: list[Event] = []
+    for event in events:
+        waited_s = 0.0
+        if event.kind is Kind.SYNC and not event.launches:
+            waits.append(event)
+        if event.kind is Kind.COMPUTE:
+            within = (wait for wait in waits if wait.start_s >= event.start_s)
+            waited_s = sum(wait.end_s - wait.start_s for wait in within)
+            waits = []
+        yield event.start_s + waited_s
 
 
 def _span(rank: int, event: Event, owner: tuple[str, str], ready_s: float, begin_s: float) -> Span:

@@ -25,15 +25,9 @@ class Gradients:
     _buffers: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def flat(self, group: int) -> torch.Tensor:
-        """Give a group's gradients as one flat tensor, in the order of names.
-
-        Where parameters are divided, nothing that is left of the backward needs them whole then.
-        """
+        """Give a group's gradients as one flat tensor, in the order of names."""
         if isinstance(self.optimizer, ShardedOptimizer):
-            held = self.optimizer.ranges[group]
-            flat = held.flat_gradient()
-            held.release()
-            return flat
+            return self.optimizer.ranges[group].flat_gradient()
         parts = [_gradient(item).flatten() for item in self._parameters(group)]
         if group not in self._buffers:  # kept, since fresh memory takes longer than the copy
             self._buffers[group] = torch.cat(parts)

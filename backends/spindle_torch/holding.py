@@ -1,11 +1,10 @@
 """What a rank holds of the model between operations: checked against the plan, whole or in ranges.
 
 In ZeRO-3 a rank has its range of each group, and an operator's parameters only while it computes
-and while its backward does: `Visits` is told of both.
+and while its backward does, and while the operator before does.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -17,40 +16,9 @@ from spindle_torch.pool import OperatorKey, PoolGroup, held_operators
 from spindle_torch.sharded_optimizer import GroupRange, ShardedOptimizer
 from spindle_torch.stepping import LEARNING_RATE, adamw
 
-__all__ = ["Visits", "check_memory", "divided_groups", "hold", "make_optimizer"]
+__all__ = ["check_memory", "hold", "make_optimizer"]
 
 _MOST_GATHERED = 2  # operators whose parameters a plan counts whole in ZeRO-3
-
-
-@dataclass(slots=True, kw_only=True)
-class Visits:
-    """Has the parameters of operators there while they are needed, and nowhere else.
-
-    `ranges` are those of groups that are divided, by the parameter sets and indexes that are in
-    them. `come_to` gathers a group, after all that comes before it on every rank alike.
-    """
-
-    ranges: Mapping[tuple[str, int], tuple[int, GroupRange]]
-    come_to: Callable[[int | None], None] = lambda _: None
-
-    def begin(self, used: Sequence[tuple[str, int]]) -> None:
-        """An operator that uses these needs them now."""
-        for one in used:
-            if one in self.ranges:
-                self.come_to(self.ranges[one][0])
-
-    def end(self, used: Sequence[tuple[str, int]]) -> None:
-        """Its forward is over."""
-        for one in used:
-            if one in self.ranges:
-                self.ranges[one][1].release()
-
-    def finish(self) -> None:
-        """The slice's forward or backward is over."""
-        self.come_to(None)
-        self.come_to = lambda _: None
-        for _, held in self.ranges.values():
-            held.release()
 
 
 def hold(
@@ -80,20 +48,6 @@ def hold(
         ranges[index] = _range(plan, group, rank, part)
         whole.add(part)
     return whole, ranges
-
-
-def divided_groups(
-    pool: Sequence[PoolGroup], optimizer: torch.optim.Optimizer | ShardedOptimizer | None
-) -> dict[tuple[str, int], tuple[int, GroupRange]]:
-    """Give the groups whose parameters a rank holds in part, by parameter set and index."""
-    if not isinstance(optimizer, ShardedOptimizer):
-        return {}
-    return {
-        (key.parameter_set, key.index): (index, held)
-        for index, held in optimizer.ranges.items()
-        if held.is_divided
-        for key in pool[index].operators
-    }
 
 
 def make_optimizer(

@@ -141,12 +141,12 @@ class LocalModel:
         visits = call.visits
         if visits is None:
             return self._operate(call, index, own, context)
-        used = call.used[index - call.first_op]
-        visits.begin(used)
+        number = index - call.first_op
+        visits.begin(number)
         output = self._operate(call, index, own, context)
-        visits.end(used)
         if output.requires_grad:
-            output.register_hook(lambda _: visits.begin(used))  # type: ignore[no-untyped-call]
+            backwards = call.num_ops - 1 - number
+            output.register_hook(lambda _: visits.begin(backwards))  # type: ignore[no-untyped-call]
         return output
 
     def _operate(

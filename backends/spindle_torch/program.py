@@ -3,6 +3,7 @@
 The simulator's replay, the static check (`deadlock.py`) and the engine read the same programs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spindle_torch.intervals import Piece
@@ -10,9 +11,11 @@ from spindle_torch.intervals import Piece
 __all__ = [
     "Await",
     "Batch",
+    "Beside",
     "Clip",
     "Compute",
     "Copy",
+    "Drop",
     "Gather",
     "Instruction",
     "Launch",
@@ -20,6 +23,9 @@ __all__ = [
     "Program",
     "Step",
     "Synchronize",
+    "Take",
+    "Visit",
+    "within_each",
 ]
 
 
@@ -154,9 +160,10 @@ class Step:
 class Gather:
     """With ZeRO each device of a parameter group gives the others the range that it holds.
 
-    After the step (stages 1 and 2), or for an operator of the slice before it (stage 3): then it is
-    `within` its forward or backward, and nothing of it `lasts`. Whoever of the devices don't run
-    that slice give their ranges all the same.
+    After the step (stages 1 and 2) it is waited for. In stage 3 nothing of it `lasts`: it only
+    begins here, an operator ahead of the one that needs it, and goes on beside what follows until
+    the group is taken. It is `within` a forward or backward on the devices that compute meanwhile.
+    Whoever of the devices don't need the group give their ranges all the same.
     """
 
     group: int
@@ -168,7 +175,45 @@ class Gather:
         return f"gathering of parameter group {self.group}"
 
 
-Instruction = Compute | Copy | Batch | Synchronize | Launch | Await | Clip | Step | Gather
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """The slice before comes to an operator of its own (ZeRO-3): those before it are done.
+
+    `number` counts in the order in which they are come to, in a backward from the last operator
+    on. After them all comes one more, the end.
+    """
+
+    number: int
+    within: bool = True
+
+    def __str__(self) -> str:
+        return f"operator {self.number} of the slice, as it goes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take:
+    """The end of a group's gathering that this rank has begun (ZeRO-3)."""
+
+    group: int
+    within: bool = False
+
+    def __str__(self) -> str:
+        return f"end of the gathering of parameter group {self.group}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """Giving up what others hold of a group (ZeRO-3)."""
+
+    group: int
+    within: bool = False
+
+    def __str__(self) -> str:
+        return f"giving up parameter group {self.group}"
+
+
+Beside = Launch | Gather | Visit | Take | Drop
+Instruction = Compute | Copy | Batch | Synchronize | Await | Clip | Step | Beside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +222,18 @@ class Program:
 
     rank: int
     instructions: tuple[Instruction, ...]
+
+
+def within_each(instructions: Sequence[Instruction]) -> dict[int, tuple[Beside, ...]]:
+    """Give what is behind each computing, by its place, and may run within it."""
+    found: dict[int, tuple[Beside, ...]] = {}
+    leader = 0
+    for position, instruction in enumerate(instructions):
+        if not isinstance(instruction, Beside):
+            leader = position
+        elif instruction.within:
+            found[leader] = (*found.get(leader, ()), instruction)
+    return found
 
 
 def _numbered(micro_batch: int) -> str:

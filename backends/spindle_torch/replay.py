@@ -3,7 +3,9 @@
 What the simulator derives from a plan is checked here against what ranks are really told to do.
 Each rank goes through its own instructions, and only messages and collectives tie ranks together:
 a message moves once both sides have posted it, behind those before it between the same two ranks;
-a collective begins once its last rank has come. Durations are the plan's and the estimator's, each
+a collective begins once its last rank has come, behind those before it of the same ranks. A slice
+that gathers parameters (ZeRO-3) computes operator by operator, each its part of the slice's time.
+Durations are the plan's and the estimator's, each
 message and collective alone on its links. Spans mean what those of a run mean (`events.py`).
 """
 
@@ -26,6 +28,7 @@ from spindle_torch.pool import operator_of
 from spindle_torch.program import (
     Await,
     Batch,
+    Beside,
     Clip,
     Compute,
     Copy,
@@ -35,6 +38,9 @@ from spindle_torch.program import (
     Message,
     Step,
     Synchronize,
+    Take,
+    Visit,
+    within_each,
 )
 
 __all__ = ["ProgramReplay", "replay", "sample_bytes"]
@@ -138,6 +144,8 @@ class _Replay:
     met: dict[tuple[int, tuple[object, ...]], int] = field(default_factory=dict)
     arrivals: dict[tuple[int, str, bool, int], list[_Transfer]] = field(default_factory=dict)
     launched: dict[tuple[int, int], list[_Meeting]] = field(default_factory=dict)
+    gathered: dict[tuple[int, int], _Meeting] = field(default_factory=dict)
+    busy_s: dict[tuple[int, ...], float] = field(default_factory=dict)  # until when ranks meet
 
     def __post_init__(self) -> None:
         """Look up slices and their MetaOps once."""
@@ -154,30 +162,28 @@ class _Replay:
 
     def rank(self, rank: int, instructions: Sequence[Instruction]) -> _Story:
         """Go through one rank's instructions."""
-        for instruction in instructions:
+        within = within_each(instructions)
+        for position, instruction in enumerate(instructions):
             match instruction:
                 case Compute():
-                    yield from self._compute(rank, instruction)
+                    yield from self._compute(rank, instruction, within.get(position, ()))
                 case Copy():
                     yield from self._copy(rank, instruction.message)
                 case Batch():
                     self._post(rank, instruction)
-                case Launch():
-                    key = ("bucket", instruction.group)
-                    duration_s = self._sync_s(instruction)
-                    meeting = self._meet(rank, instruction.devices, key, duration_s)
-                    self.launched.setdefault((rank, instruction.group), []).append(meeting)
                 case Await():
                     meeting = self.launched[rank, instruction.group].pop(0)
                     size_bytes = self._bucket_bytes(instruction.group)
                     yield from self._sync(rank, meeting, size_bytes)
-                case Synchronize() | Clip() | Gather():
+                case Synchronize() | Clip():
                     yield from self._collective(rank, instruction)
                 case Step():
                     yield from self._step(rank)
+                case _ if not instruction.within:
+                    yield from self._beside(rank, instruction)
         self.ended += 1
 
-    def _compute(self, rank: int, instruction: Compute) -> _Story:
+    def _compute(self, rank: int, instruction: Compute, within: Sequence[Beside]) -> _Story:
         micro_batch = instruction.micro_batch
         key = rank, instruction.slice, instruction.backward, micro_batch
         yield from self._await_arrivals(key)
@@ -185,15 +191,42 @@ class _Replay:
             if rank in group:
                 yield self._meet(rank, group, ("compute", group), 0.0).ended
         start_s, item = self.env.now, self.slices[instruction.slice]
-        yield self.env.timeout(item.backward_s if instruction.backward else item.forward_s)
+        duration_s = item.backward_s if instruction.backward else item.forward_s
+        left_s, waited_s = duration_s, 0.0
+        for inner in within:
+            if isinstance(inner, Visit) and inner.number:  # the operator before is done
+                yield self.env.timeout(duration_s / item.num_ops)
+                left_s = 0.0
+            come_s = self.env.now
+            yield from self._beside(rank, inner)
+            waited_s += self.env.now - come_s
+        yield self.env.timeout(left_s)
         self._note(
             rank,
             start_s,
             Kind.COMPUTE,
             _phase(instruction.backward),
             slice_id=item.id,
+            wait_s=waited_s,
             micro_batch=micro_batch,
         )
+
+    def _beside(self, rank: int, instruction: Beside) -> _Story:
+        """Do what may be within a slice; only what is taken is waited for."""
+        match instruction:
+            case Launch():
+                key = ("bucket", instruction.group)
+                meeting = self._meet(rank, instruction.devices, key, self._sync_s(instruction))
+                self.launched.setdefault((rank, instruction.group), []).append(meeting)
+            case Gather(lasts=True):
+                yield from self._collective(rank, instruction)
+            case Gather():
+                key = ("gathering", instruction.group)
+                meeting = self._meet(rank, instruction.devices, key, self._sync_s(instruction))
+                self.gathered[rank, instruction.group] = meeting
+            case Take():
+                meeting = self.gathered.pop((rank, instruction.group))
+                yield from self._sync(rank, meeting, self._bucket_bytes(instruction.group))
 
     def _await_arrivals(self, key: tuple[int, str, bool, int]) -> _Story:
         rank, slice_id, backward, micro_batch = key
@@ -292,7 +325,9 @@ class _Replay:
         meeting.came += 1
         if meeting.came == len(devices):
             meeting.last_s = self.env.now
-            self._succeed_after(meeting.ended, duration_s)
+            start_s = max(self.env.now, self.busy_s.get(tuple(devices), 0.0))
+            self.busy_s[tuple(devices)] = start_s + duration_s
+            self._succeed_after(meeting.ended, start_s + duration_s - self.env.now)
         return meeting
 
     def _succeed_after(self, event: Event, delay_s: float) -> None:

@@ -1,8 +1,8 @@
-"""Who gathers and who scatters what around a slice, from ZeRO-2 on; pure, no torch.
+"""Which groups a slice's operators use, and what they scatter, from ZeRO-2 on; pure, no torch.
 
 Behind a backward all devices of a parameter group come for the sum of its gradients, of which each
-keeps its range; those that don't run the slice add nothing. In ZeRO-3 they come before each
-operator, too, to give the ranges of its parameters that they hold.
+keeps its range; those that don't run the slice add nothing. What comes before operators in ZeRO-3
+is in `gathering.py`.
 """
 
 from collections.abc import Sequence
@@ -11,20 +11,19 @@ from dataclasses import dataclass
 from spindle_sim.plan import Backward, Plan
 from spindle_torch.buckets import Bucket
 from spindle_torch.pool import used_operators
-from spindle_torch.program import Gather, Launch
 
 __all__ = ["ShardedSlice", "sharded_slices"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedSlice:
-    """What the groups of a slice do for its forward and its backward, in order.
+    """The groups of each operator of a slice that it shares with other devices, by index.
 
-    Instructions are those of the slice's own devices; what belongs to others is never `within`.
+    `used` are all that it needs, `leaving` those whose gradients leave behind its backward.
     """
 
-    forward: tuple[Gather | Launch, ...] = ()
-    backward: tuple[Gather | Launch, ...] = ()
+    used: tuple[tuple[int, ...], ...] = ()
+    leaving: tuple[tuple[int, ...], ...] = ()
 
 
 def sharded_slices(plan: Plan, buckets: Sequence[Bucket]) -> dict[str, ShardedSlice]:
@@ -39,7 +38,7 @@ def sharded_slices(plan: Plan, buckets: Sequence[Bucket]) -> dict[str, ShardedSl
     found: dict[str, ShardedSlice] = {}
     for item in plan.slices:
         own = set(item.devices)
-        steps: list[list[int]] = []  # groups that each operator uses
+        steps: list[tuple[int, ...]] = []
         for used in used_operators(plan, item):
             indexes = [index for key in used for index in holding.get(key, ())]
             shared = [
@@ -48,33 +47,19 @@ def sharded_slices(plan: Plan, buckets: Sequence[Bucket]) -> dict[str, ShardedSl
                 if len(buckets[index].group.devices) > 1
                 and not own.isdisjoint(buckets[index].group.devices)
             ]
-            steps.append(shared)
+            steps.append(tuple(shared))
         trains = metaops[item.metaop].backward in (Backward.FULL, Backward.WEIGHT_ONLY)
         found[item.id] = ShardedSlice(
-            forward=tuple(_gather(buckets, index) for step in steps for index in step)
-            if plan.shard_parameters
-            else (),
-            backward=_backward(plan, buckets, steps, trains=trains),
+            used=tuple(steps), leaving=_leaving(steps) if trains else tuple(() for _ in steps)
         )
     return found
 
 
-def _backward(
-    plan: Plan, buckets: Sequence[Bucket], steps: Sequence[Sequence[int]], *, trains: bool
-) -> tuple[Gather | Launch, ...]:
-    """Go from the last operator to the first; a group's gradients leave behind its last use."""
-    listed: list[Gather | Launch] = []
-    for position in reversed(range(len(steps))):
-        if plan.shard_parameters:
-            listed += [_gather(buckets, index) for index in steps[position]]
-        before = {index for step in steps[:position] for index in step}
-        listed += [
-            Launch(group=index, devices=buckets[index].group.devices, scatter=True, within=True)
-            for index in steps[position]
-            if trains and index not in before
-        ]
-    return tuple(listed)
-
-
-def _gather(buckets: Sequence[Bucket], index: int) -> Gather:
-    return Gather(group=index, devices=buckets[index].group.devices, within=True, lasts=False)
+def _leaving(steps: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """Give what an operator of the slice is the first to use, so that its backward is the last."""
+    before: set[int] = set()
+    found: list[tuple[int, ...]] = []
+    for step in steps:
+        found.append(tuple(index for index in step if index not in before))
+        before.update(step)
+    return tuple(found)

@@ -1,7 +1,8 @@
 """The end of an iteration on one rank: gradients summed over groups, clipped, parameters gathered.
 
 Sums may be launched while the backward still runs, and are awaited at the end: all of it in the
-order of the program, which is the same on every rank.
+order of the program, which is the same on every rank. In ZeRO-3 parameters are gathered ahead of
+the operators that need them.
 """
 
 import math
@@ -15,8 +16,17 @@ import torch.distributed as dist
 from spindle_sim.timeline import Kind, Phase
 from spindle_torch.collectives import begin_all_gather, begin_all_reduce, begin_reduce_scatter
 from spindle_torch.groups import Groups
-from spindle_torch.program import Await, Gather, Launch, Synchronize
-from spindle_torch.recorder import Recorder
+from spindle_torch.program import (
+    Await,
+    Beside,
+    Drop,
+    Gather,
+    Launch,
+    Synchronize,
+    Take,
+    Visit,
+)
+from spindle_torch.recorder import Mark, Recorder
 from spindle_torch.work import Work
 
 __all__ = ["Synchronization", "Within"]
@@ -38,42 +48,52 @@ class _Sum:
         return float(self.whole.numel() * self.whole.element_size())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gathering:
+    """One on its way; `own` must live until it is there."""
+
+    pending: dist.Work
+    own: torch.Tensor
+    size_bytes: float
+
+
 @dataclass(slots=True, kw_only=True)
 class Within:
     """What a slice gathers and launches while it computes: in order, the same on every rank."""
 
     synchronization: "Synchronization"
-    waiting: list[Gather | Launch]
+    waiting: list[Beside]
     complete: set[int] = field(default_factory=set)
 
     @property
     def watched(self) -> Mapping[int, Callable[[], None]]:
         """Give what to call when the gradients of a bucket are complete, if that decides.
 
-        Each is launched then, or as soon as those before it are. Where parameters are gathered,
-        gradients leave when the operator before is come to.
+        Each is launched then, or as soon as those before it are. Where the slice tells which
+        operator it comes to, gradients leave then.
         """
-        if any(isinstance(item, Gather) for item in self.waiting):
+        if any(isinstance(item, Visit) for item in self.waiting):
             return {}
-        return {item.group: partial(self._finish, item.group) for item in self.waiting}
+        groups = [item.group for item in self.waiting if isinstance(item, Launch)]
+        return {group: partial(self._finish, group) for group in groups}
 
-    def come_to(self, group: int | None) -> None:
-        """Do what comes before a group's parameters, and gather them; with None do all."""
+    def come_to(self, number: int | None) -> None:
+        """Do all that comes before an operator computes, of the next one nothing; of None all."""
         while self.waiting:
-            instruction = self.waiting.pop(0)
-            if isinstance(instruction, Launch):
-                self.synchronization.launch(instruction)
-                continue
-            self.synchronization.gather(instruction)
-            if instruction.group == group:
+            first = self.waiting[0]
+            if number is not None and isinstance(first, Visit) and first.number > number:
                 return
+            self.synchronization.run(self.waiting.pop(0))
 
     def _finish(self, group: int) -> None:
         self.complete.add(group)
-        while self.waiting and self.waiting[0].group in self.complete:
-            launch = self.waiting.pop(0)
-            assert isinstance(launch, Launch), "whoever gathers isn't watched"
-            self.synchronization.launch(launch)
+        while self.waiting:
+            first = self.waiting[0]
+            assert isinstance(first, Launch), "whoever gathers isn't watched"
+            if first.group not in self.complete:
+                return
+            self.synchronization.launch(first)
+            self.waiting.pop(0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +106,21 @@ class Synchronization:
     clip_norm: float = math.inf
     in_turn: bool = False  # from ZeRO-2 on: no more than one whole gradient waits to leave
     _launched: dict[int, list[_Sum | None]] = field(default_factory=dict)
+    _gathered: dict[int, _Gathering] = field(default_factory=dict)
+
+    def run(self, instruction: Beside) -> None:
+        """Do one of those that may be within a slice."""
+        match instruction:
+            case Launch():
+                self.launch(instruction)
+            case Gather():
+                self.gather(instruction)
+            case Take():
+                self.take(instruction)
+            case Drop():
+                self.work.drop(instruction.group)
+            case Visit():
+                pass
 
     def synchronize(self, instruction: Synchronize) -> None:
         """Sum a group's gradients, and wait for them."""
@@ -135,21 +170,43 @@ class Synchronization:
         self.recorder.note(Kind.SYNC, Phase.SYNC, start, size_bytes=size_bytes)
 
     def gather(self, instruction: Gather) -> None:
-        """Take from each rank of a group the range of parameters that it stepped."""
+        """Begin to take from each rank of a group the range of parameters that it stepped.
+
+        And wait for it, if it is to last.
+        """
         members = self.groups.members(instruction.devices)
         assert members is not None, "a group of one has nothing to gather"
-        whole, own = self.work.gathering(instruction.group)
+        group = instruction.group
+        assert group not in self._gathered, "a group's parameters have one place"
         start = self.recorder.mark()
+        whole, own = self.work.gathering(group)
         self.recorder.is_waiting = True
-        begin_all_gather(whole, own, members).wait()
+        pending = begin_all_gather(whole, own, members)
         self.recorder.is_waiting = False
-        # Another meeting than the group's synchronization, which has its index.
-        meeting = -2 - instruction.group
         size_bytes = float(whole.numel() * whole.element_size())
-        self.recorder.note(Kind.SYNC, Phase.SYNC, start, size_bytes=size_bytes, group=meeting)
-        self.work.gathered(instruction.group)
-        if not (instruction.lasts or instruction.within):
-            whole.untyped_storage().resize_(0)  # it was others who needed it
+        self._gathered[group] = _Gathering(pending=pending, own=own, size_bytes=size_bytes)
+        if instruction.lasts:
+            self._take(group, start)
+            return
+        self.recorder.note(Kind.SYNC, Phase.SYNC, start, group=_meeting(group), launches=True)
+
+    def take(self, instruction: Take) -> None:
+        """Wait for a group's parameters, whose gathering was begun."""
+        self._take(instruction.group, self.recorder.mark())
+
+    def _take(self, group: int, start: Mark) -> None:
+        gathering = self._gathered.pop(group)
+        self.recorder.is_waiting = True
+        gathering.pending.wait()
+        self.recorder.is_waiting = False
+        self.recorder.note(
+            Kind.SYNC,
+            Phase.SYNC,
+            start,
+            size_bytes=gathering.size_bytes,
+            group=_meeting(group),
+        )
+        self.work.gathered(group)
 
     def _end(self, group: int, total: _Sum | None) -> None:
         if total is None:
@@ -176,3 +233,8 @@ class Synchronization:
         self.recorder.is_waiting = True
         total.pending.wait()
         self.recorder.is_waiting = False
+
+
+def _meeting(group: int) -> int:
+    """Give another meeting for gathering than for the group's sum, which has its index."""
+    return -2 - group

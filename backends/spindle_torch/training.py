@@ -9,14 +9,15 @@ import torch
 
 from spindle_sim.plan import Backward, MetaOp, Plan, Slice
 from spindle_sim.plan.cuts import cut_flows
+from spindle_torch.calls import SliceCall, Visits
 from spindle_torch.data import DataSource
 from spindle_torch.drawing import seed_of
 from spindle_torch.gradients import Gradients
 from spindle_torch.groups import Groups
-from spindle_torch.holding import Visits, check_memory, divided_groups, hold, make_optimizer
+from spindle_torch.holding import check_memory, hold, make_optimizer
 from spindle_torch.hooks import when_all_have_gradients
 from spindle_torch.intervals import held_samples
-from spindle_torch.model import Brought, CustomOperator, Model, SliceCall, local_model
+from spindle_torch.model import Brought, CustomOperator, Model, local_model
 from spindle_torch.pool import (
     OperatorKey,
     PoolGroup,
@@ -69,7 +70,7 @@ class Training:
     _inputs: dict[str, tuple[int, ...]] = field(init=False)
     _elements: tuple[int, ...] = field(init=False)
     _cut: frozenset[int] = field(init=False)
-    _visits: Visits = field(init=False)
+    _visits: Visits = field(default_factory=Visits)
     _calls: dict[_Place, SliceCall] = field(default_factory=dict)
     _kept: dict[_Place, _Kept] = field(default_factory=dict)
     _losses: dict[str, list[torch.Tensor]] = field(default_factory=dict)
@@ -84,7 +85,6 @@ class Training:
             pool=self.pool,
             optimizer=self.optimizer,
         )
-        self._visits = Visits(ranges=divided_groups(self.pool, self.optimizer))
         self._metaops = self.plan.metaop_by_id()
         slices = self.plan.slice_by_id()
         self._cut = cut_flows(self.plan)
@@ -189,7 +189,7 @@ class Training:
         }
 
     def gather_with(self, come_to: Callable[[int | None], None]) -> None:
-        """Take what gathers the parameters of an operator of the next slice (ZeRO-3)."""
+        """Take what has the parameters of the next slice's operators there (ZeRO-3)."""
         self._visits.come_to = come_to
 
     def gradient(self, group: int) -> torch.Tensor:
@@ -213,14 +213,20 @@ class Training:
         self._gradients.step()
 
     def gathering(self, group: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Give a group's flat parameters, and a copy of the range that this rank stepped."""
+        """Give a group's flat parameters, and the range that this rank stepped, apart from them."""
         assert isinstance(self.optimizer, ShardedOptimizer), "nothing is sharded"
         item = self.optimizer.ranges[group]
         item.hold()
-        return item.numbers, item.own.detach().clone()
+        own = item.own.detach()
+        return item.numbers, own if item.is_divided else own.clone()
 
     def gathered(self, group: int) -> None:
         """Nothing is left to do: the parameters are views of what was gathered."""
+
+    def drop(self, group: int) -> None:
+        """Give up the ranges of others (ZeRO-3)."""
+        assert isinstance(self.optimizer, ShardedOptimizer), "nothing is sharded"
+        self.optimizer.ranges[group].release()
 
     def losses(self) -> dict[str, float]:
         """Give this rank's part of each task's loss."""
@@ -287,8 +293,7 @@ class Training:
             else None,
             recompute=item.recompute,
             selective=item.selective,
-            visits=self._visits if self._visits.ranges else None,
-            used=used_operators(self.plan, item),
+            visits=self._visits if self.plan.shard_parameters else None,
             tokens=TokenShards(members=tensor) if item.sequence_parallel and tensor else None,
             cut_inputs=tuple(flow in self._cut for flow in self._inputs.get(item.id, ())),
             cut_output=any(flow in self._cut for flow in leaving),

@@ -90,6 +90,10 @@ class Work(Protocol):
         """All ranges of a group are there."""
         ...
 
+    def drop(self, group: int) -> None:
+        """Give up the ranges of others (ZeRO-3)."""
+        ...
+
     def losses(self) -> dict[str, float]:
         """Give this rank's part of each task's loss in the last iteration."""
         ...
@@ -104,8 +108,9 @@ class GathersWithin(Protocol):
     """Work whose slices gather parameters as they come to them (ZeRO-3)."""
 
     def gather_with(self, come_to: Callable[[int | None], None]) -> None:
-        """Take what the next slice calls for each group that one of its operators needs.
+        """Take what the next forward or backward calls when it comes to an operator.
 
-        Where it isn't called, all is gathered once the slice has computed.
+        They count from 0 in the order in which they are come to. Where it isn't called, all is
+        gathered once the slice has computed.
         """
         ...

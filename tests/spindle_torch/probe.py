@@ -13,7 +13,7 @@ alone: float64, or float32 under autocast to bf16.
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +30,7 @@ from spindle_torch.buckets import Overlap, parameter_buckets
 from spindle_torch.clocks import measured_offset_s, shared_clock
 from spindle_torch.compilation import compile_plan
 from spindle_torch.engine import Engine
+from spindle_torch.events import Event
 from spindle_torch.groups import make_groups
 from spindle_torch.sharded_optimizer import ShardedOptimizer
 from spindle_torch.training import Training, make_training
@@ -45,18 +46,21 @@ class Probe:
     training: Training
     gradients: dict[str, torch.Tensor]
     most_gathered: int = 0  # of the numbers of divided parameters, whole at once
+    most_groups: int = 0  # that they belong to
     most_gradients: int = 0  # numbers of whole gradients, when some of them leave
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.training, name)
 
-    def gathered(self, group: int) -> None:
-        self.training.gathered(group)
+    def gathering(self, group: int) -> tuple[torch.Tensor, torch.Tensor]:
+        made = self.training.gathering(group)  # from here on it takes memory
         optimizer = self.training.optimizer
         assert isinstance(optimizer, ShardedOptimizer)
         divided = [item.numbers for item in optimizer.ranges.values() if item.is_divided]
-        held = sum(item.numel() for item in divided if item.untyped_storage().nbytes())
-        self.most_gathered = max(self.most_gathered, held)
+        whole = [item.numel() for item in divided if item.untyped_storage().nbytes()]
+        self.most_gathered = max(self.most_gathered, sum(whole))
+        self.most_groups = max(self.most_groups, len(whole))
+        return made
 
     def gradient(self, group: int) -> torch.Tensor:
         shared = {
@@ -177,9 +181,8 @@ def run(
     found = []
     for step in range(int(given.get("steps", STEPS[dtype]))):
         _, events = engine.run_iteration(step)
-        sent = sum(event.size_bytes for event in events if event.kind is Kind.SEND)
-        left = {"losses": training.losses(), "gradients": probe.gradients, "sent_bytes": sent}
-        found.append(left)
+        left = {"losses": training.losses(), "gradients": probe.gradients}
+        found.append(left | noted(events))
     held = {
         name: parameter.detach()
         for name, parameter in named(training)
@@ -191,6 +194,7 @@ def run(
         "stepped": stepped(training),
         "held": sum(parameter.numel() for parameter in held.values()),
         "gathered": probe.most_gathered,
+        "groups": probe.most_groups,
         "whole_gradients": probe.most_gradients,
     }
     if made is None:
@@ -198,6 +202,13 @@ def run(
             dist.destroy_process_group(group)
     found_left: dict[str, Any] = tree_map_only(torch.Tensor, brought, run_left)
     return found_left
+
+
+def noted(events: Sequence[Event]) -> dict[str, Any]:
+    return {
+        "sent_bytes": sum(event.size_bytes for event in events if event.kind is Kind.SEND),
+        "synced": [(str(e.kind), e.group, e.launches, e.start_s, e.end_s) for e in events],
+    }
 
 
 def brought(tensor: torch.Tensor) -> torch.Tensor:

@@ -75,6 +75,37 @@ def test_a_synchronization_waits_for_the_last_of_its_group() -> None:
     assert [span.wait_s for span in timeline.spans] == [3.0, 0.0]
 
 
+def test_what_a_slice_waits_for_parameters_is_no_computing() -> None:
+    """Computing from 2 s to 9 s: waits of 1 s and 0.5 s within; a launch is no wait."""
+    plan = make_plan(
+        make_workload({"t": ("a",)}), make_cluster(1, 2), [Part(metaop="t/a/x", devices=(0, 1))]
+    )
+
+    def sync(start_s: float, end_s: float, *, launches: bool = False) -> Event:
+        return Event(
+            kind=Kind.SYNC,
+            phase=Phase.SYNC,
+            start_s=start_s,
+            end_s=end_s,
+            group=-2,
+            launches=launches,
+        )
+
+    own = [
+        sync(1.0, 1.1, launches=True),
+        sync(2.0, 3.0),
+        sync(3.0, 3.2, launches=True),
+        sync(5.0, 5.5),
+        Event(kind=Kind.COMPUTE, phase=Phase.FORWARD, start_s=2.0, end_s=9.0, slice="s0"),
+        sync(9.0, 10.0, launches=True),
+        sync(10.0, 11.0),
+    ]
+    timeline = to_timeline(plan, "torch-gloo", [own, []], [0.0, 0.0])
+    (computed,) = (span for span in timeline.spans if span.kind is Kind.COMPUTE)
+    assert computed.wait_s == pytest.approx(1.5)
+    assert (computed.start_s, computed.end_s) == (2.0, 9.0)
+
+
 def test_a_result_is_the_same_after_writing_and_reading() -> None:
     timeline = simulate(two_task_plan())
     execution = Execution(timeline=timeline, iterations_s=(1.0, 2.0), losses=({"t": 0.1},))

@@ -20,12 +20,21 @@ from spindle_sim.plan import Plan, save_plan, validate_plan
 from spindle_sim.plan.cuts import cut_flows
 from spindle_sim.planner.strategies.parallel import ParallelConfig, Recompute, parallel_plan
 from spindle_sim.simulator import simulate
+from spindle_sim.timeline import Kind
 from spindle_sim.workload import Workload
 from spindle_torch.compilation import compile_plan
 from spindle_torch.deadlock import check_programs, find_stuck
 from spindle_torch.intervals import own_span, pieces
 from spindle_torch.pool import held_numbers, parameter_pool, used_operators
-from spindle_torch.program import Await, Compute, Gather, Launch, Synchronize
+from spindle_torch.program import (
+    Await,
+    Compute,
+    Drop,
+    Gather,
+    Launch,
+    Synchronize,
+    Take,
+)
 from spindle_torch.replay import replay
 from tests.pipelines import pipelines, with_rounds
 from tests.spindle_torch.plans import dealt, workloads
@@ -187,6 +196,7 @@ def test_plans_of_strategies_train_as_one_process_does(ranks: int, tmp_path: Pat
             check(case, dtype, found)
             check_replicas(found)
             check_held(case.plan, found)
+            check_gathered(case.plan, found)
             if case.name == "text.tp2.pp2" and dtype == "float64":
                 # Each number passes the boundary once and back, not once for each of two ranks.
                 sent_bytes = sum(rank["steps"][0]["sent_bytes"] for rank in found)
@@ -210,10 +220,36 @@ def check_held(plan: Plan, ranks: list[dict[str, Any]]) -> None:
             assert rank["held"] < ranges
             assert rank["gathered"] > 0
             assert ranges + rank["gathered"] <= stated + parts + tied
-            # Of an operator at a time gradients are whole, too.
+            # Of an operator at a time gradients are whole, too. The next one is gathered meanwhile.
+            assert rank["groups"] == 2
             assert rank["whole_gradients"] <= rank["gathered"]
         else:
             assert rank["gathered"] == 0
+
+
+def check_gathered(plan: Plan, ranks: list[dict[str, Any]]) -> None:
+    """Look at the notes of gatherings: each begins, and ends later, most of them ahead."""
+    if not plan.shard_parameters:
+        return
+    for rank in ranks:
+        begun: dict[int, float] = {}
+        computed = [own[3:] for own in rank["steps"][0]["synced"] if own[0] == Kind.COMPUTE]
+        within = ahead = 0
+        for kind, group, launches, start_s, end_s in rank["steps"][0]["synced"]:
+            if kind != Kind.SYNC or group >= -1:  # a sum of gradients
+                continue
+            if launches:
+                assert group not in begun
+                begun[group] = end_s
+                continue
+            begun_s = begun.pop(group)
+            assert begun_s <= start_s <= end_s
+            if any(first_s <= begun_s and end_s <= last_s for first_s, last_s in computed):
+                within += 1
+                ahead += start_s - begun_s > 1e-5  # else it is waited for at once
+        assert not begun
+        assert within > 0
+        assert ahead >= within / 2
 
 
 @pytest.mark.parametrize("stage", [2, 3])
@@ -239,7 +275,13 @@ def test_gradients_leave_behind_each_backward_and_parameters_come_before_each_op
         # The table lies on all ranks: those of the other stage come for it, too.
         if stage == 3:
             assert sum(item.within for item in launches) == backwards
-            assert sum(item.within for item in gathers) == forwards + backwards
+            taken = [item for item in program.instructions if isinstance(item, Take)]
+            dropped = [item for item in program.instructions if isinstance(item, Drop)]
+            assert len(taken) == len(gathers)
+            assert len(dropped) <= len(gathers)
+            # What the next operator uses, too, isn't gathered twice.
+            own = [item for item in gathers if len(item.devices) == config.dp]
+            assert 0 < len(own) < forwards + backwards
             assert not any(item.lasts for item in gathers)
         else:
             assert all(item.lasts and not item.within for item in gathers)
