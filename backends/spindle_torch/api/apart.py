@@ -21,10 +21,6 @@ __all__ = [
     "doubled",
 ]
 
-# Of the largest number: far above rounding, far below another sample's influence. Products of
-# float32 on GPUs are rounded as in TF32, those within an autocast as in bf16.
-_CLOSE = {torch.float64: 1e-7, torch.float32: 1e-4}
-_COARSE = 1e-2
 _LEAST = 1e-6
 
 
@@ -62,7 +58,7 @@ def check_begun_alike(
                 if shape.batch is None
                 else large.narrow(shape.batch, 0, shape.sizes[shape.batch] * count)
             )
-            _check_alike(task, call.leaf, begin, small, coarse=seen[0].coarse)
+            _check_alike(task, call.leaf, begin, small, rounding=seen[0].rounding)
 
 
 def check_doubled(
@@ -84,12 +80,12 @@ def check_doubled(
             if tuple(both.shape) != shape.full_sizes(2 * count):
                 continue
             if shape.batch is None:
-                _check_alike(task, call.leaf, both, each, coarse=seen[0].coarse)
+                _check_alike(task, call.leaf, both, each, rounding=seen[0].rounding)
                 continue
             own = shape.pack(each, count)
             expected = torch.cat([own, own.flip(0)])
             found = shape.pack(both, 2 * count)
-            _check_alike(task, call.leaf, found, expected, coarse=seen[0].coarse)
+            _check_alike(task, call.leaf, found, expected, rounding=seen[0].rounding)
 
 
 def check_mean(task: str, once: Seen, twice: Seen) -> None:
@@ -99,7 +95,7 @@ def check_mean(task: str, once: Seen, twice: Seen) -> None:
         InputError: it is a sum, or compares them with each other.
     """
     one, two = once.loss.item(), twice.loss.item()
-    if abs(two - one) > _closeness(once.loss, coarse=once.coarse) * max(_LEAST, abs(one)):
+    if abs(two - one) > once.rounding * max(_LEAST, abs(one)):
         raise InputError(
             f"task {task!r}: its loss is {one:g} for some samples and {two:g} for each of them"
             " twice; give their mean (reduction='mean'), or, if the loss compares samples with"
@@ -116,7 +112,7 @@ def check_additive(task: str, seen: Seen, each: Sequence[float], counts: Sequenc
     total = sum(counts)
     if not total:
         return
-    loss, close = seen.loss.item(), _closeness(seen.loss, coarse=seen.coarse)
+    loss, close = seen.loss.item(), seen.rounding
     parts = [count * one / total for count, one in zip(counts, each, strict=True) if count]
     if abs(loss - sum(parts)) > close * max(_LEAST, abs(loss), *map(abs, parts)):
         raise InputError(
@@ -133,17 +129,17 @@ def changed_leaf(seen: tuple[Seen, Seen]) -> str:
         return "what it runs"
     for first, second in zip(seen[0].calls, seen[1].calls, strict=True):
         pairs = zip(first.tensors, second.tensors, strict=False)
-        coarse = seen[0].coarse
-        if not all(_are_alike(one, other, coarse=coarse) for one, other in pairs):
+        rounding = seen[0].rounding
+        if not all(_are_alike(one, other, rounding=rounding) for one, other in pairs):
             return first.leaf
-    alike = _are_alike(seen[0].loss, seen[1].loss, coarse=seen[0].coarse)
+    alike = _are_alike(seen[0].loss, seen[1].loss, rounding=seen[0].rounding)
     return "" if alike else "its loss"
 
 
 def _check_alike(
-    task: str, leaf: str, found: torch.Tensor, expected: torch.Tensor, *, coarse: bool
+    task: str, leaf: str, found: torch.Tensor, expected: torch.Tensor, *, rounding: float
 ) -> None:
-    if not _are_alike(found, expected, coarse=coarse):
+    if not _are_alike(found, expected, rounding=rounding):
         raise InputError(
             f"task {task!r}: what {leaf} gives for a sample depends on the other"
             " samples, which may be on other devices; name the module in `coupled`, or use"
@@ -151,17 +147,10 @@ def _check_alike(
         )
 
 
-def _are_alike(found: torch.Tensor, expected: torch.Tensor, *, coarse: bool) -> bool:
+def _are_alike(found: torch.Tensor, expected: torch.Tensor, *, rounding: float) -> bool:
     if found.shape != expected.shape:
         return False
     if not expected.is_floating_point() or not expected.numel():
         return True
     difference = (found - expected).abs().max()
-    close = _closeness(expected, coarse=coarse)
-    return bool(difference <= close * max(_LEAST, expected.abs().max().item()))
-
-
-def _closeness(tensor: torch.Tensor, *, coarse: bool) -> float:
-    if coarse or tensor.device.type != "cpu":
-        return _COARSE
-    return _CLOSE.get(tensor.dtype, _COARSE)
+    return bool(difference <= rounding * max(_LEAST, expected.abs().max().item()))

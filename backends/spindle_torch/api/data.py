@@ -84,6 +84,11 @@ def load_batch(
                 f"task {task!r}: entry {name!r} of {where} is {found}; it must"
                 f" be a tensor with {last - first} rows, one for each sample"
             )
+        if value.layout != torch.strided:
+            raise InputError(
+                f"task {task!r}: entry {name!r} of {where} is sparse or nested; make it dense:"
+                " to_dense(), or padded"
+            )
         batch[name] = value.to(dtype) if value.is_floating_point() else value
     return batch
 

@@ -45,7 +45,8 @@ def record(
     """Run a forward and, where there are numbers, a backward of the task.
 
     Raises:
-        InputError: `torch.utils.checkpoint` is around a leaf and other code, or the backward fails.
+        InputError: `torch.utils.checkpoint` is around a leaf and other code, the backward fails,
+            or gradients are sparse.
     """
     watcher = _SavingWatcher()
     with torch.enable_grad(), intercepted(leaves, watcher), watcher.packing():
@@ -70,6 +71,12 @@ def _reached(name: str, loss: torch.Tensor, leaves: Mapping[str, nn.Module]) -> 
         found: Sequence[torch.Tensor | None] = torch.autograd.grad(
             loss, [item for _, item in held], allow_unused=True
         )
+    for (leaf, _), gradient in zip(held, found, strict=True):
+        if gradient is not None and gradient.layout != torch.strided:
+            raise InputError(
+                f"{leaf}: gives its parameters sparse gradients, which can't be summed over"
+                " devices here; make them dense (sparse=False)"
+            )
     return frozenset(
         leaf for (leaf, _), gradient in zip(held, found, strict=True) if gradient is not None
     )

@@ -75,7 +75,8 @@ class SeenCall:
 
 @dataclass(slots=True, kw_only=True)
 class Seen:
-    """One forward; its loss depends on `origin`. A `coarse` one has numbers of half precision.
+    """One forward; its loss depends on `origin`. What it gives is exact to `rounding` of the
+    largest number.
 
     `generators` are the states in which generators of the task's own began.
     """
@@ -84,7 +85,7 @@ class Seen:
     calls: list[SeenCall]
     origin: Origin
     before: Tally
-    coarse: bool
+    rounding: float
     generators: tuple[torch.Tensor, ...]
 
 
@@ -124,7 +125,7 @@ def watch(
         calls=watcher.calls,
         origin=watcher.origin_of([loss]),
         before=watcher.pending,
-        coarse=watcher.coarse,
+        rounding=watcher.rounding,
         generators=tuple(state for _, state in watcher.generators.values()),
     )
 
@@ -146,7 +147,10 @@ _VALUE_FREE = frozenset(
         "new_empty_strided",
     )
 )
-_HALVES = (torch.bfloat16, torch.float16)
+# Far above what is lost, and far below what another sample changes. Products of float32 on GPUs
+# may be rounded as in TF32.
+_ROUNDING = {torch.float64: 1e-7, torch.float32: 1e-4}
+_COARSE = 1e-2
 _READS = frozenset((torch.ops.aten._local_scalar_dense, torch.ops.aten.equal))
 
 
@@ -167,7 +171,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.boundaries = boundaries
         self.calls: list[SeenCall] = []
         self.pending = Tally()
-        self.coarse = False
+        self.rounding = 0.0
         self.generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
         self.kept = Kept()
         self._place = _Place()
@@ -294,7 +298,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = calmed(function, arguments, keywords, named)
         else:
             result = function(*arguments, **keywords)
-        self.coarse |= any(item.dtype in _HALVES for item in tensors_of(result))
+        self.rounding = max(self.rounding, *map(_rounding, tensors_of(result)), 0.0)
         if call is not None:
             self._within_leaf(call, function, named, result)
             return result
@@ -367,3 +371,9 @@ def _written(function: Any, named: Mapping[str, Any]) -> list[Any]:
         for item in function._schema.arguments
         if item.alias_info is not None and item.alias_info.is_write and item.name in named
     ]
+
+
+def _rounding(tensor: torch.Tensor) -> float:
+    if not tensor.is_floating_point():
+        return 0.0
+    return _ROUNDING.get(tensor.dtype, _COARSE) if tensor.device.type == "cpu" else _COARSE

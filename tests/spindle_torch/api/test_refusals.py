@@ -227,6 +227,28 @@ def test_rounding_in_half_precision_is_no_mixing() -> None:
     one(Rounding(8, 8))
 
 
+def test_rounding_in_a_part_of_less_precision_is_no_mixing() -> None:
+    class Rounding(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).double()
+
+    one(Rounding(8, 8), lambda x: x.sin())
+
+
+def test_sparse_data_and_gradients_are_refused() -> None:
+    def load(step: int, first: int, last: int) -> dict[str, torch.Tensor]:
+        return {"x": torch.eye(4)[first:last].to_sparse()}
+
+    task = SpindleTask("t", batch_size=4, data=load).add_module("a", nn.Linear(4, 4), inputs="x")
+    with pytest.raises(InputError, match=r"task 't': entry 'x' .* is sparse or nested"):
+        split_tasks(task)
+    task = SpindleTask("t", batch_size=4, data=drawing(x=("5", 3)))
+    task.add_module("words", nn.Embedding(5, 8, sparse=True), inputs="x")
+    task.add_module("loss", lambda x: x.square().mean()).add_flow("words", "loss")
+    with pytest.raises(InputError, match="words: gives its parameters sparse gradients"):
+        split_tasks(task)
+
+
 def test_a_mean_over_words_needs_their_count() -> None:
     def loss(given: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return (given.square().mean(2) * weights.square()).sum() / weights.square().sum()
