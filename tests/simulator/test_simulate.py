@@ -147,14 +147,18 @@ def test_jitter_changes_the_times_and_the_seed_decides_how() -> None:
 def test_jitter_is_the_relative_standard_deviation_and_lengthens_nothing_on_average(
     jitter: float,
 ) -> None:
+    tasks = [f"t{index}" for index in range(100)]
     plan = make_plan(
-        make_workload({"t": ("a",)}),
+        make_workload(dict.fromkeys(tasks, ("a",))),
         make_cluster(1, 1),
-        [Part(metaop="t/a/x", devices=(0,), forward_s=3.0, backward_s=5.0)],
+        [
+            Part(metaop=f"{task}/a/x", devices=(0,), stage=stage, forward_s=3.0, backward_s=5.0)
+            for stage, task in enumerate(tasks)
+        ],
     )
     count = 2000
     factors = {Phase.FORWARD: [], Phase.BACKWARD: []}  # type: dict[Phase, list[float]]
-    for seed in range(count):
+    for seed in range(count // len(tasks)):
         for span in compute(simulate(plan, jitter=jitter, seed=seed)):
             planned_s = 3.0 if span.phase is Phase.FORWARD else 5.0
             factors[span.phase].append(span.duration_s / planned_s)
