@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 from spindle_sim.cli.application import application
 from spindle_sim.errors import UsageError
+from tests.commands import spindle
 
 PLAN = ["plan", "multitask-clip", "--tiny", "--tasks", "1", "--cluster", "a800:1x2"]
 
 
-def spindle(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def process(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "spindle_sim", *arguments],
         cwd=cwd,
@@ -34,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_a_run_prints_both_times_and_writes_what_was_asked_for(folder: Path) -> None:
     files = ["--timeline", "timeline.json", "--trace", "trace.json"]
-    done = spindle("run", "tiny.json", "--nproc", "2", "--json", *files, cwd=folder)
+    done = process("run", "tiny.json", "--nproc", "2", "--json", *files, cwd=folder)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert (document["ranks"], document["backend"]) == (2, "torch-gloo")

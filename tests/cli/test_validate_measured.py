@@ -25,6 +25,16 @@ def table(name: str, step: int) -> str:
     return "\n".join([*comments, header, *rows[::step]]) + "\n"
 
 
+def is_quick(row: str) -> bool:
+    """Leave out more than 512 GPUs, and the full recomputation beside each selective one.
+
+    Those of deep pipelines take longest.
+    """
+    gpus, *cells = row.split(",")
+    has_other = "full" in cells and int(gpus) in (280, 512) and cells[7] == "1"
+    return int(gpus) <= 512 and not has_other
+
+
 def run(file: Path, *arguments: str) -> str:
     done = CliRunner().invoke(
         application(), ["validate-measured", str(file), *arguments], catch_exceptions=False
@@ -80,11 +90,10 @@ def test_published_rows_that_no_fit_saw_have_the_errors_that_the_documentation_s
 ) -> None:
     file = tmp_path / "rows.csv"
     lines = table("measured/a100_megatron_lm_published.csv", 1).splitlines()
-    # Without those of more than 512 GPUs, which take longest.
-    wanted = [line for line in lines if not line[0].isdigit() or int(line.split(",")[0]) <= 512]
+    wanted = [line for line in lines if not line[0].isdigit() or is_quick(line)]
     file.write_text("\n".join(wanted) + "\n")
     found = document(file)
-    assert len(found["rows"]) == 13
+    assert len(found["rows"]) == 11
     assert found["failed"] == 0
     assert found["mean_abs_error"] < 0.06
     file.write_text(table("measured/a100_mpt_fsdp_published.csv", 5))
