@@ -2,13 +2,20 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from spindle_sim.metrics.path_links import ROUNDING_S, Cause, Track, Why, inputs_of
+from spindle_sim.metrics.path_links import (
+    ROUNDING_S,
+    Cause,
+    Operation,
+    Track,
+    Why,
+    inputs_of,
+    operation_of,
+)
 from spindle_sim.plan import Plan
 from spindle_sim.timeline import Kind, Phase, Span, Timeline
 
 __all__ = ["SimulatedCauses"]
 
-_Operation = tuple[str, Phase, int]  # slice, forward or backward, micro-batch
 _NOTHING = Track(())
 
 
@@ -20,16 +27,16 @@ class SimulatedCauses:
         compute: dict[int, list[Span]] = {}
         syncs: dict[int, list[Span]] = {}
         steps: dict[int, list[Span]] = {}
-        operations: dict[_Operation, list[Span]] = {}
-        arrivals: dict[_Operation, list[Span]] = {}
+        operations: dict[Operation, list[Span]] = {}
+        arrivals: dict[Operation, list[Span]] = {}
         self._together: dict[tuple[float, float, float], list[Span]] = {}
         for span in timeline.spans:
             match span.kind:
                 case Kind.COMPUTE:
                     compute.setdefault(span.device, []).append(span)
-                    operations.setdefault(_operation(span), []).append(span)
+                    operations.setdefault(operation_of(span), []).append(span)
                 case Kind.RECEIVE | Kind.COPY:
-                    arrivals.setdefault(_operation(span), []).append(span)
+                    arrivals.setdefault(operation_of(span), []).append(span)
                 case Kind.SYNC:
                     syncs.setdefault(span.device, []).append(span)
                     self._together.setdefault(_meeting(span), []).append(span)
@@ -37,7 +44,7 @@ class SimulatedCauses:
                     steps.setdefault(span.device, []).append(span)
         self._compute, self._syncs, self._steps = map(_tracks, (compute, syncs, steps))
         self._arrivals, self._operations = arrivals, operations
-        self._known: dict[tuple[_Operation, bool], Track] = {}
+        self._known: dict[tuple[Operation, bool], Track] = {}
         self._inputs = inputs_of(plan)
         self._sets = {metaop.id: metaop.parameter_set for metaop in plan.metaops}
         self._num_ops = {item.id: item.num_ops for item in plan.slices}
@@ -58,7 +65,7 @@ class SimulatedCauses:
             case Kind.OPTIMIZER:
                 yield from self._of_step(span, begin_s)
             case Kind.SEND:
-                yield from self._ended(_operation(span), begin_s, span.device, Why.INPUT)
+                yield from self._ended(operation_of(span), begin_s, span.device, Why.INPUT)
             case _:
                 giver = span.device if span.peer is None else span.peer
                 for source in self._inputs.get((span.slice, span.phase), ()):
@@ -67,7 +74,7 @@ class SimulatedCauses:
 
     def _of_compute(self, span: Span) -> Iterator[Cause]:
         """Give the last of its inputs to come, and what its devices did before."""
-        operation, begin_s = _operation(span), span.start_s
+        operation, begin_s = operation_of(span), span.start_s
         yield from _nearest(self._track(operation, arrives=True), begin_s, span.device, Why.INPUT)
         for source in self._inputs.get(operation[:2], ()):
             yield from self._ended((source, *operation[1:]), begin_s, span.device, Why.INPUT)
@@ -173,12 +180,10 @@ class SimulatedCauses:
     def _after_step(self, device: int, time_s: float) -> Span | None:
         return self._steps.get(device, _NOTHING).ended(time_s)
 
-    def _ended(
-        self, operation: _Operation, time_s: float, device: int, why: Why
-    ) -> Iterator[Cause]:
+    def _ended(self, operation: Operation, time_s: float, device: int, why: Why) -> Iterator[Cause]:
         yield from _nearest(self._track(operation, arrives=False), time_s, device, why)
 
-    def _track(self, operation: _Operation, *, arrives: bool) -> Track:
+    def _track(self, operation: Operation, *, arrives: bool) -> Track:
         """Give the spans of an operation, or of what arrives for it, by time."""
         key = operation, arrives
         if key not in self._known:
@@ -193,10 +198,6 @@ def _nearest(track: Track, time_s: float, device: int, why: Why) -> Iterator[Cau
     if ended:
         one = min(ended, key=lambda span: (span.device != device, span.device))
         yield Cause(one, one.end_s, why)
-
-
-def _operation(span: Span) -> _Operation:
-    return span.slice, span.phase, span.micro_batch
 
 
 def _meeting(span: Span) -> tuple[float, float, float]:

@@ -9,7 +9,9 @@ from typing import NamedTuple
 from spindle_sim.plan import Plan
 from spindle_sim.timeline import Phase, Span
 
-__all__ = ["ROUNDING_S", "Cause", "Track", "Why", "inputs_of"]
+__all__ = ["ROUNDING_S", "Cause", "Operation", "Track", "Why", "inputs_of", "operation_of"]
+
+Operation = tuple[str, Phase, int]  # slice, forward or backward, micro-batch
 
 ROUNDING_S = 1e-9  # clocks of devices, and sums of the simulator, agree to this
 
@@ -80,6 +82,11 @@ class Track:
         while index < len(self._starts) and self._starts[index] <= time_s + ROUNDING_S:
             yield self._by_start[index]
             index += 1
+
+
+def operation_of(span: Span) -> Operation:
+    """Give what a span computes, or moves the input of."""
+    return span.slice, span.phase, span.micro_batch
 
 
 def inputs_of(plan: Plan) -> dict[tuple[str, Phase], tuple[str, ...]]:

@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spindle_sim.backend import find_backend
+from spindle_sim.cluster import parse_cluster
 from spindle_sim.metrics import CriticalPath, PathKind, PathShare, Why, critical_path
 from spindle_sim.plan import Plan
+from spindle_sim.planner import STRATEGIES
+from spindle_sim.planner import make_plan as build_plan
 from spindle_sim.simulator import simulate
 from spindle_sim.timeline import Kind, Phase, Span, Timeline
+from spindle_sim.workload import builtin_workload
 from tests.builders import Part, make_cluster, make_plan, make_workload
 from tests.pipelines import pipelined_plan, pipelines
 from tests.random_plans import plans
@@ -260,3 +265,58 @@ def test_each_step_depends_on_the_one_before(plan: Plan, seed: int) -> None:
         for step in path.steps
     )
     assert simulate(other, network=False).iteration_s >= least_s * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_plans_of_every_strategy_are_explained_wholly(strategy: str) -> None:
+    workload = builtin_workload("multitask-clip")
+    tasks = workload.tasks[:2]
+    used = {use.module for task in tasks for use in task.uses}
+    modules = tuple(module for module in workload.modules if module.name in used)
+    workload = replace(workload, tasks=tasks, modules=modules)
+    plan = build_plan(workload, parse_cluster("a800:1x4"), strategy)
+    for overlap_sync in (False, True):
+        timeline = simulate(plan, overlap_sync=overlap_sync)
+        path = critical_path(plan, timeline)
+        check_whole(path, timeline)
+        assert all(step.kind is not PathKind.GAP for step in path.steps)
+
+
+@given(plans())
+@settings(max_examples=25, deadline=None)
+def test_programs_replayed_rank_by_rank_are_explained_wholly(plan: Plan) -> None:
+    # Ranks whose spans follow one another, as those of a real run do, but without engine time.
+    pytest.importorskip("torch")
+    timeline = find_backend("programs").run(plan)
+    path = critical_path(plan, timeline)
+    check_whole(path, timeline)
+    assert all(step.kind is not PathKind.GAP for step in path.steps)
+
+
+@st.composite
+def _spans(draw: st.DrawFn) -> Span:
+    start_s = draw(st.sampled_from((0.0, 0.1, 0.2, 0.5)))
+    length_s = draw(st.sampled_from((0.0, 0.1, 0.3, 1.0)))
+    return Span(
+        device=draw(st.integers(0, 1)),
+        start_s=start_s,
+        end_s=start_s + length_s,
+        kind=draw(st.sampled_from(list(Kind))),
+        phase=draw(st.sampled_from(list(Phase))),
+        slice=draw(st.sampled_from([*(item.id for item in chain().slices), "", "other"])),
+        wait_s=length_s * draw(st.sampled_from((0.0, 0.5, 1.0))),
+        peer=draw(st.sampled_from((None, 0, 1))),
+    )
+
+
+@given(st.lists(_spans(), min_size=1, max_size=12), st.sampled_from(("simulator", "other")))
+@settings(max_examples=300, deadline=None)
+def test_a_timeline_that_makes_no_sense_is_still_walked_to_its_start(
+    spans: list[Span], backend: str
+) -> None:
+    timeline = Timeline(backend=backend, num_devices=2, spans=tuple(spans))
+    path = critical_path(chain(), timeline)
+    if timeline.iteration_s:
+        check_whole(path, timeline)
+    else:
+        assert path.steps == ()
