@@ -28,6 +28,34 @@ def magnifying() -> Workload:
     In one of eight samples activations are off by 1e-7 behind the first and by 1e-5 behind the
     last: each passes on more, relatively, than it was given.
     """
+    uses = (("u0", "text", 3), ("u1", "matrix", 1), ("u2", "causal", 2), ("u3", "causal", 1))
+    ends = (("u4", "causal", 2), ("u5", "layers", 4), ("pairs", "loss", 1))
+    flows = (("u0", "u2"), ("u1", "u2"), ("u0", "u3"), ("u2", "u3"), ("u0", "u4"), ("u3", "u4"))
+    to_ends = (("u3", "u5"), ("u3", "pairs"), ("u4", "pairs"))
+    task = Task(
+        name="t0",
+        batch_size=8,
+        uses=tuple(
+            ModuleUse(name=name, module=use, tokens=tokens) for name, use, tokens in uses + ends
+        ),
+        flows=tuple(DataFlow(source=source, target=target) for source, target in flows + to_ends),
+    )
+    return Workload(
+        name="magnifying",
+        modules=tuple(
+            Module(
+                name=name,
+                blocks=(Block(name="b", operator=operator, repeat=repeat),),
+                frozen=name == "matrix",
+            )
+            for name, (operator, repeat) in magnifying_operators().items()
+        ),
+        tasks=(task,),
+    )
+
+
+def magnifying_operators() -> dict[str, tuple[Operator, int]]:
+    """Give the operator of each of its modules, and how often it stands there."""
     layer = TransformerLayer(
         width=WIDTH,
         heads=4,
@@ -53,37 +81,13 @@ def magnifying() -> Workload:
         output_bias=False,
         mlp_bias=True,
     )
-    operators: dict[str, tuple[Operator, int]] = {
+    return {
         "text": (Embedding(vocabulary=VOCABULARY, width=WIDTH), 1),
         "matrix": (Projection(inner=WIDTH, columns=WIDTH), 1),
         "layers": (layer, 4),
         "causal": (causal, 3),
         "loss": (ContrastiveLoss(width=WIDTH), 1),
     }
-    uses = (("u0", "text", 3), ("u1", "matrix", 1), ("u2", "causal", 2), ("u3", "causal", 1))
-    ends = (("u4", "causal", 2), ("u5", "layers", 4), ("pairs", "loss", 1))
-    flows = (("u0", "u2"), ("u1", "u2"), ("u0", "u3"), ("u2", "u3"), ("u0", "u4"), ("u3", "u4"))
-    to_ends = (("u3", "u5"), ("u3", "pairs"), ("u4", "pairs"))
-    task = Task(
-        name="t0",
-        batch_size=8,
-        uses=tuple(
-            ModuleUse(name=name, module=use, tokens=tokens) for name, use, tokens in uses + ends
-        ),
-        flows=tuple(DataFlow(source=source, target=target) for source, target in flows + to_ends),
-    )
-    return Workload(
-        name="magnifying",
-        modules=tuple(
-            Module(
-                name=name,
-                blocks=(Block(name="b", operator=operator, repeat=repeat),),
-                frozen=name == "matrix",
-            )
-            for name, (operator, repeat) in operators.items()
-        ),
-        tasks=(task,),
-    )
 
 
 def relative(rounding: Rounding) -> dict[str, float]:
