@@ -6,7 +6,7 @@ too large or too deep, and numbers that no quantity here can have are refused.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -15,7 +15,7 @@ import yaml
 
 from spindle_sim.errors import InputError, Problem
 
-__all__ = ["FieldPath", "YamlFile", "dotted", "read_yaml"]
+__all__ = ["FieldPath", "YamlFile", "dotted", "read_yaml", "refuse_other_kind"]
 
 FieldPath = tuple[str | int, ...]
 
@@ -76,6 +76,19 @@ def read_yaml(path: str | Path) -> YamlFile:
         message = f"not YAML: {' '.join(str(error).split())}"
         raise InputError(Problem(source=source, message=message)) from error
     return YamlFile(source=source, data=data, lines=builder.lines, problems=tuple(builder.problems))
+
+
+def refuse_other_kind(file: YamlFile, *, own: Set[str], other: Set[str], message: str) -> None:
+    """Refuse a file that has fields of another kind of file, and none of its own kind.
+
+    Its fields one by one would be a list of mistakes that nobody made.
+
+    Raises:
+        InputError: it is of the other kind, and `message` says which.
+    """
+    fields = file.data.keys() if isinstance(file.data, dict) else set[str]()
+    if fields & other and not fields & own:
+        raise InputError(Problem(source=file.source, message=message))
 
 
 def _read_text(path: Path, source: str) -> str:

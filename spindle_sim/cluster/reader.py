@@ -13,7 +13,7 @@ from spindle_sim.cluster.hardware import Cluster, Gpu
 from spindle_sim.diagnosis import refuse, validate
 from spindle_sim.errors import InputError, Problem, suggestion
 from spindle_sim.units import parse_bandwidth, parse_bytes, parse_duration, parse_flops
-from spindle_sim.yamlfile import FieldPath, YamlFile, read_yaml
+from spindle_sim.yamlfile import FieldPath, YamlFile, read_yaml, refuse_other_kind
 
 __all__ = ["cluster_schema", "load_cluster"]
 
@@ -98,6 +98,12 @@ def load_cluster(path: str | Path) -> Cluster:
         InputError: the file can't be read, or isn't a cluster; every mistake in it is named.
     """
     file = read_yaml(path)
+    refuse_other_kind(
+        file,
+        own={"gpu", "nodes", "devices_per_node"},
+        other={"modules", "tasks"},
+        message="describes a workload, not a cluster: give it before the options",
+    )
     file, catalogue_gpu, network, problems = _with_catalogue_gpu(file)
     fields = validate(_adapter(), file, schema=_fields_schema(), problems=problems)
     try:

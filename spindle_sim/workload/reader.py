@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from spindle_sim.diagnosis import validate
 from spindle_sim.errors import Problem, suggestion
 from spindle_sim.workload.model import Workload
-from spindle_sim.yamlfile import YamlFile, read_yaml
+from spindle_sim.yamlfile import YamlFile, read_yaml, refuse_other_kind
 
 __all__ = ["load_workload", "workload_schema"]
 
@@ -29,6 +29,12 @@ def load_workload(path: str | Path) -> Workload:
         InputError: the file can't be read, or isn't a workload; every mistake in it is named.
     """
     file = read_yaml(path)
+    refuse_other_kind(
+        file,
+        own={"modules", "tasks"},
+        other={"gpu", "nodes", "devices_per_node"},
+        message="describes a cluster, not a workload: give it to --cluster",
+    )
     file, problems = _expanded(file)
     problems += [*_dangling_names(file), *_repeated_names(file)]
     return validate(_adapter(), file, schema=workload_schema(), problems=problems)

@@ -57,6 +57,13 @@ def test_a_gpu_given_in_full_is_read_in_si_units(write: Callable[[str], Path]) -
     assert (cluster.num_islands, cluster.num_devices) == (4, 8)
 
 
+def test_a_workload_file_is_told_as_such_in_one_line(write: Callable[[str], Path]) -> None:
+    (found,) = mistakes(write("name: mine\nmodules: []\ntasks: []\n"))
+    assert found == (None, "", "describes a workload, not a cluster: give it before the options")
+    # one stray field doesn't make it one
+    assert [path for _, path, _ in mistakes(write(SHORT + "tasks: []\n"))] == ["tasks"]
+
+
 def test_what_is_left_out_is_typical_of_the_gpu(write: Callable[[str], Path]) -> None:
     cluster = load_cluster(write(SHORT))
     assert cluster.gpu is GPUS["a800"]

@@ -64,6 +64,15 @@ def mistakes(path: Path | str) -> list[tuple[int | None, str, str]]:
     return [(problem.line, problem.path, problem.message) for problem in caught.value.problems]
 
 
+def test_a_cluster_file_is_told_as_such_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("name: lab\ngpu: a800\nnodes: 2\ndevices_per_node: 8\n", encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_workload(path)
+    (problem,) = caught.value.problems
+    assert problem.message == "describes a cluster, not a workload: give it to --cluster"
+
+
 def test_a_file_is_read_with_flows_as_arrows_and_uses_named_after_their_module(
     write: Callable[[str], Path],
 ) -> None:
