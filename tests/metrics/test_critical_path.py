@@ -23,6 +23,7 @@ from tests.random_plans import plans
 from tests.test_metrics import chain
 
 PROPERTY = settings(max_examples=60, deadline=None)
+CHAIN = chain()
 STEP = 1e-5  # stepping the optimizer of one parameter takes microseconds
 
 
@@ -283,7 +284,7 @@ def test_the_plans_of_every_strategy_are_explained_wholly(strategy: str) -> None
 
 
 @given(plans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_programs_replayed_rank_by_rank_are_explained_wholly(plan: Plan) -> None:
     # Ranks whose spans follow one another, as those of a real run do, but without engine time.
     pytest.importorskip("torch")
@@ -303,7 +304,7 @@ def _spans(draw: st.DrawFn) -> Span:
         end_s=start_s + length_s,
         kind=draw(st.sampled_from(list(Kind))),
         phase=draw(st.sampled_from(list(Phase))),
-        slice=draw(st.sampled_from([*(item.id for item in chain().slices), "", "other"])),
+        slice=draw(st.sampled_from([*(item.id for item in CHAIN.slices), "", "other"])),
         wait_s=length_s * draw(st.sampled_from((0.0, 0.5, 1.0))),
         peer=draw(st.sampled_from((None, 0, 1))),
     )
@@ -315,7 +316,7 @@ def test_a_timeline_that_makes_no_sense_is_still_walked_to_its_start(
     spans: list[Span], backend: str
 ) -> None:
     timeline = Timeline(backend=backend, num_devices=2, spans=tuple(spans))
-    path = critical_path(chain(), timeline)
+    path = critical_path(CHAIN, timeline)
     if timeline.iteration_s:
         check_whole(path, timeline)
     else:
