@@ -3,26 +3,20 @@
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from spindle_sim.cli.application import application
+from tests.commands import spindle
 
 PLAN = ["plan", "multitask-clip", "--tiny", "--cluster", "a800:1x2"]
 SAVED = ("--checkpoint", "saved", "--dtype", "float64", "--json")
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "spindle_sim", "run", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return spindle("run", *arguments, cwd=folder)
 
 
 @pytest.fixture(scope="module")

@@ -126,7 +126,7 @@ def test_a_terminal_of_that_width_cuts_nothing_off(width: int) -> None:
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "spindle_sim", "compare", "--tasks", "1"]
     with subprocess.Popen(
-        [*command, "--cluster", "a800:1x2"],
+        [*command, "--cluster", "a800:1x2", "--strategies", "spindle,seq"],
         stdout=slave,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "COLUMNS": str(width), "NO_COLOR": "1", "TERM": "dumb"},

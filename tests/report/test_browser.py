@@ -61,23 +61,20 @@ def body_after(html: str, script: str, tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_many_spans_are_a_heat_map_and_exact_bars_when_zoomed(tmp_path: Path) -> None:
-    html = render_report([crowded_run()])
-    assert body_after(html, "", tmp_path)["detail"] == "heatmap"
-    zoom = (
+    zoom_and_back = (
+        "const found = document.body.dataset;"
+        "const settle = () => new Promise((go) => setTimeout(go, 300));"
+        "found.whole = found.detail;"
         "await Plotly.relayout('gantt', {'xaxis.range': [40, 41]});"
-        "await new Promise((go) => setTimeout(go, 300));"
-        "document.body.dataset.rows = document.getElementById('gantt').data.length;"
+        "await settle();"
+        "found.zoomed = found.detail;"
+        "found.rows = document.getElementById('gantt').data.length;"
+        "document.querySelector('[data-zoom=all]').click();"
+        "await settle();"
     )
-    zoomed = body_after(html, zoom, tmp_path)
-    assert zoomed["detail"] == "bars"
-    assert int(zoomed["rows"]) > 1
-    back = zoom + "document.querySelector('[data-zoom=all]').click();"
-    assert (
-        body_after(html, back + "await new Promise((go) => setTimeout(go, 300));", tmp_path)[
-            "detail"
-        ]
-        == "heatmap"
-    )
+    found = body_after(render_report([crowded_run()]), zoom_and_back, tmp_path)
+    assert (found["whole"], found["zoomed"], found["detail"]) == ("heatmap", "bars", "heatmap")
+    assert int(found["rows"]) > 1
 
 
 @pytest.mark.slow

@@ -109,14 +109,14 @@ def test_a_run_in_which_a_rank_fails_ends_in_seconds_with_the_cause(
 
 @pytest.mark.slow
 def test_the_ranks_of_a_killed_launcher_end_with_it(tmp_path: Path) -> None:
-    plan = two_task_plan()
+    plan = tiny_plan("uniform")
     path = tmp_path / "plan.json"
     save_plan(plan, path)
     program = (
         "import sys; from spindle_sim.plan import load_plan; from spindle_torch import *;"
         "from spindle_sim.backend import ExecutionOptions;"
         "TorchBackend().execute(load_plan(sys.argv[1]),"
-        " ExecutionOptions(emulate=True, iterations=1000))"
+        " ExecutionOptions(emulate=True, iterations=1000, time_scale=1000.0))"
     )
     process = subprocess.Popen([sys.executable, "-c", program, str(path)])
     ranks = wait_for(lambda: ranks_of(process.pid), count=plan.cluster.num_devices)
