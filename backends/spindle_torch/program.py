@@ -226,14 +226,14 @@ class Program:
 
 def within_each(instructions: Sequence[Instruction]) -> dict[int, tuple[Beside, ...]]:
     """Give what is behind each computing, by its place, and may run within it."""
-    found: dict[int, tuple[Beside, ...]] = {}
+    found: dict[int, list[Beside]] = {}
     leader = 0
     for position, instruction in enumerate(instructions):
         if not isinstance(instruction, Beside):
             leader = position
         elif instruction.within:
-            found[leader] = (*found.get(leader, ()), instruction)
-    return found
+            found.setdefault(leader, []).append(instruction)
+    return {position: tuple(beside) for position, beside in found.items()}
 
 
 def _numbered(micro_batch: int) -> str:
