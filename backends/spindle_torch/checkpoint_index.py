@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
@@ -112,6 +112,8 @@ class TensorEntry:
                 raise InputError(f"a tensor of shape {self.shape} has a box outside of it")
         if sum(math.prod(chunk.sizes) for chunk in self.chunks) != math.prod(self.shape):
             raise InputError(f"the boxes of a tensor of shape {self.shape} don't fill it")
+        if self.shape and _overlap(self.chunks):
+            raise InputError(f"boxes of a tensor of shape {self.shape} overlap, so don't fill it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +177,26 @@ def parse_index(text: bytes, source: str) -> Index:
     if index.digest != _digest(index):
         raise InputError(f"{source}: is corrupt: its index isn't what was written")
     return index
+
+
+def _overlap(chunks: Sequence[Chunk]) -> bool:
+    """Tell whether two boxes have a number in common; most are apart in the first dimension."""
+    ends: list[Chunk] = []  # of those that may reach as far as the next one begins
+    for chunk in sorted((item for item in chunks if math.prod(item.sizes)), key=_begin):
+        ends = [item for item in ends if item.offsets[0] + item.sizes[0] > chunk.offsets[0]]
+        if any(_meet(chunk, item) for item in ends):
+            return True
+        ends.append(chunk)
+    return False
+
+
+def _begin(chunk: Chunk) -> tuple[int, ...]:
+    return chunk.offsets
+
+
+def _meet(chunk: Chunk, other: Chunk) -> bool:
+    places = zip(chunk.offsets, chunk.sizes, other.offsets, other.sizes, strict=True)
+    return all(begin < start + long and start < begin + size for begin, size, start, long in places)
 
 
 def _digest(index: Index) -> str:

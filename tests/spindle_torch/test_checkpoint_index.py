@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -54,6 +55,26 @@ def test_an_index_is_the_same_after_it_was_written_and_read() -> None:
     assert dump_index(parse_index(text.encode(), "x")) == text
 
 
+@given(st.data())
+def test_boxes_of_any_runs_fill_a_tensor_unless_one_is_moved(data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
+    count = math.prod(shape)
+    cuts = sorted({0, count, *data.draw(st.lists(st.integers(0, count), max_size=3))})
+    chunks = [
+        Chunk(offsets=tuple(offsets), sizes=tuple(sizes), file="x")
+        for begin, end in pairwise(cuts)
+        for offsets, sizes in boxes(begin, end, shape)
+    ]
+    entry = TensorEntry(dtype="float64", shape=shape, chunks=tuple(chunks))
+    assert sum(math.prod(chunk.sizes) for chunk in entry.chunks) == count
+    if len(chunks) > 1:
+        moved = next((item for item in chunks[1:] if item.sizes == chunks[0].sizes), None)
+        if moved is not None:
+            chunks[chunks.index(moved)] = chunks[0]
+            with pytest.raises(InputError, match="overlap"):
+                TensorEntry(dtype="float64", shape=shape, chunks=tuple(chunks))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -71,6 +92,8 @@ def test_an_index_is_the_same_after_it_was_written_and_read() -> None:
         (lambda d: d["tensors"]["model.a"].update(dtype="load"), "'load' is no dtype"),
         (lambda d: d["tensors"]["model.a"]["chunks"].pop(), "don't fill it"),
         (lambda d: d["tensors"]["model.a"]["chunks"][1]["offsets"].append(0), "outside of it"),
+        (lambda d: d["tensors"]["model.a"]["chunks"][1].update(offsets=[1, 0]), "overlap"),
+        (lambda d: d["tensors"]["model.a"]["chunks"][1].update(offsets=[0, 0]), "overlap"),
         (lambda d: d["tensors"]["model.a"]["chunks"][1].update(offsets=[3, 0]), "outside of it"),
     ],
 )
