@@ -19,7 +19,7 @@ __all__ = ["print_changes", "print_path", "print_shares"]
 _LISTED = 8  # rows of a table of sums
 _RUNS = 20  # rows of the way that a path takes
 _WHY = {
-    "start": "begins with the iteration",
+    "start": "it waits for nothing",
     "order": "its devices were busy until then",
     "input": "its input had come",
     "gradients": "the gradients were complete",
