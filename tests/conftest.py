@@ -38,6 +38,13 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(200_000, 20, 100)
 
 
+@pytest.fixture(autouse=True)
+def without_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what a test starts see no GPU, unless it is for them: else runs would take them."""
+    if request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden",
