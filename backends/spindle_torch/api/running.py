@@ -5,6 +5,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from spindle_sim.backend import Execution, ExecutionOptions
@@ -18,7 +19,7 @@ from spindle_torch.launch import launch
 from spindle_torch.requirements import check_requirements
 from spindle_torch.worker import Situation, WorkerOptions, run_worker
 
-__all__ = ["train"]
+__all__ = ["precision_notes", "train"]
 
 
 def train(
@@ -54,8 +55,25 @@ def train(
             "train() has its ranks run this program's script, and there is none; put the code into"
             " a file and run that"
         )
+    for note in precision_notes(split, options.dtype):
+        _tell(note)
     entry = ("-m", "spindle_torch.api.rank", str(script), *sys.argv[1:], "--")
     return _own_losses(split, launch(plan, options, entry))
+
+
+def precision_notes(split: SplitModel, dtype: str) -> list[str]:
+    """Say which parameters are trained in less precision than they have."""
+    exact = [
+        name
+        for name, item in split.parameters.items()
+        if item.requires_grad and item.dtype == torch.float64
+    ]
+    if dtype == "float64" or not exact:
+        return []
+    return [
+        f"{exact[0]} and others are of float64, and are trained in {dtype}; for float64 give"
+        ' options=ExecutionOptions(dtype="float64")'
+    ]
 
 
 def _check_arguments(split: object, plan: object, steps: object, options: object) -> None:

@@ -15,6 +15,7 @@ from spindle_sim.cli.application import application
 from spindle_sim.errors import InputError, UsageError
 from spindle_sim.plan import save_plan
 from spindle_torch.api import SpindleTask, save_workload, split_tasks, train
+from spindle_torch.api.running import precision_notes
 from tests.spindle_torch.api.models import build, drawing
 
 DATA = drawing(x=(8,), y=("3",))
@@ -263,3 +264,13 @@ def test_a_plan_for_modules_of_a_script_points_to_the_script(tmp_path: Path) -> 
     save_plan(plan, tmp_path / "plan.json")
     with pytest.raises(UsageError, match="plan for torch modules of a script"):
         application()(args=["run", str(tmp_path / "plan.json")], standalone_mode=False)
+
+
+def test_parameters_that_lose_precision_in_training_are_told() -> None:
+    split = build("two_tasks")
+    split.root.double()
+    (note,) = precision_notes(split, "float32")
+    assert "encoder.weight and others are of float64, and are trained in float32" in note
+    assert not precision_notes(split, "float64")
+    split.root.float()
+    assert not precision_notes(split, "float32")
