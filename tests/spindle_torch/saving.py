@@ -7,6 +7,7 @@ FOLDER/jobs.json is a list of `Job`s, run in order in one process each.
 
 import json
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -90,13 +91,17 @@ def run(folder: Path, job: Job, rank: int) -> Left:
 def whole_tensors(folder: Path) -> dict[str, torch.Tensor]:
     """Put a checkpoint's tensors together, by the index alone."""
     found = {}
-    for key, entry in read_checkpoint(folder).tensors.items():
-        found[key] = torch.full(entry.shape, float("nan"), dtype=getattr(torch, entry.dtype))
-        for chunk in entry.chunks:
-            with safe_open(folder / chunk.file, framework="pt") as file:
-                numbers = file.get_tensor(piece_name(key, chunk.offsets))
-            box = zip(chunk.offsets, chunk.sizes, strict=True)
-            found[key][tuple(slice(begin, begin + size) for begin, size in box)] = numbers
+    with ExitStack() as stack:
+        files = {  # each opened once: that reads the names of all that is in it
+            path.name: stack.enter_context(safe_open(path, framework="pt"))
+            for path in folder.glob("*.safetensors")
+        }
+        for key, entry in read_checkpoint(folder).tensors.items():
+            found[key] = torch.full(entry.shape, float("nan"), dtype=getattr(torch, entry.dtype))
+            for chunk in entry.chunks:
+                numbers = files[chunk.file].get_tensor(piece_name(key, chunk.offsets))
+                box = zip(chunk.offsets, chunk.sizes, strict=True)
+                found[key][tuple(slice(begin, begin + size) for begin, size in box)] = numbers
     return found
 
 
