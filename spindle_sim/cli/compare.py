@@ -140,6 +140,7 @@ def _print(comparison: Comparison, outcomes: "Sequence[Outcome]", report: str | 
         print_idle,
         print_inputs,
         print_outcomes,
+        print_synchronization,
         print_trust,
     )
 
@@ -153,11 +154,13 @@ def _print(comparison: Comparison, outcomes: "Sequence[Outcome]", report: str | 
             " always; name others with --strategies to have it apart.",
             soft_wrap=True,
         )
+    elif feasible:
+        print_synchronization(console, beside=comparison.simulation.overlap_sync)
     if feasible:
         strategy, result = min(feasible, key=lambda pair: pair[1].summary.iteration_s)
         print_idle(console, strategy, result)
         print_trust(console, _profile(outcomes), comparison.workload)
-        print_cautions(console, comparison.workload, comparison.cluster)
+        print_cautions(console, [(comparison.workload, comparison.cluster)])
         if report is not None:
             console.print(f"Report: {report}", soft_wrap=True)
 

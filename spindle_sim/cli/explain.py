@@ -137,7 +137,7 @@ def _print(
     executed: bool,
 ) -> None:
     from spindle_sim.cli.path_tables import print_changes, print_path, print_shares
-    from spindle_sim.cli.tables import print_inputs
+    from spindle_sim.cli.tables import print_cautions, print_inputs
     from spindle_sim.units import counted, format_duration
 
     console = stdout_console()
@@ -152,3 +152,4 @@ def _print(
     print_path(console, path)
     print_changes(console, changes, path, faster=faster, executed=executed)
     console.print(f"Times: {plan.profile}.", soft_wrap=True)
+    print_cautions(console, [(plan.workload, plan.cluster)])

@@ -1,5 +1,6 @@
 """`spindle simulate`: replay a plan file, whoever wrote it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from spindle_sim.plan import Plan
 
 __all__ = ["simulate"]
+
+_OVERLAPPING_STAGE = 2  # from this ZeRO stage on gradients leave during the backward in any case
 
 CurvesProfile = Annotated[
     str | None,
@@ -77,10 +80,12 @@ def simulate(
         if trace is not None:
             advance("writing the trace")
             _write_trace(trace, result)
+    # A plan that was made for it is simulated so without the option.
+    options = replace(options, overlap_sync=overlap_sync or loaded.overlap_sync)
     if json:
         _print_json(loaded, result, options)
         return
-    _print(loaded, result)
+    _print(loaded, result, options)
     for name, path in (("Report", report), ("Trace", trace)):
         if path is not None:
             print(f"{name}: {path}")
@@ -149,8 +154,16 @@ def _print_json(plan: "Plan", result: Result, options: SimulationOptions) -> Non
     )
 
 
-def _print(plan: "Plan", result: Result) -> None:
-    from spindle_sim.cli.tables import excess, print_idle, print_inputs, print_note, print_trust
+def _print(plan: "Plan", result: Result, options: SimulationOptions) -> None:
+    from spindle_sim.cli.tables import (
+        excess,
+        print_cautions,
+        print_idle,
+        print_inputs,
+        print_note,
+        print_synchronization,
+        print_trust,
+    )
     from spindle_sim.units import format_bytes, format_duration
 
     console = stdout_console()
@@ -174,5 +187,8 @@ def _print(plan: "Plan", result: Result) -> None:
         table.add_row(name, value)
     print_table(console, table)
     print_note(console, plan.strategy, result)
+    if plan.zero_stage < _OVERLAPPING_STAGE:
+        print_synchronization(console, beside=options.overlap_sync)
     print_idle(console, plan.strategy, result)
     print_trust(console, plan.profile, plan.workload)
+    print_cautions(console, [(plan.workload, plan.cluster)])

@@ -155,13 +155,14 @@ def _write_csv(path: str, rows: "Rows") -> None:
 def _print_json(rows: "Rows", options: PointOptions) -> None:
     from spindle_sim.cli.rows import provenance
 
-    simulated = SimulationOptions(overlap_sync=options.overlap_sync, seed=options.seed)
+    simulated = SimulationOptions(overlap_sync=_beside(rows), seed=options.seed)
     shown: dict[str, object] = provenance(_profile(rows), simulated)
     shown["not_reproducible"] = []  # no figure here is wall time
     print_json({"provenance": shown, "points": [_row(*row) for row in rows]})
 
 
 def _print(rows: "Rows", csv_path: str | None) -> None:
+    from spindle_sim.cli.tables import print_cautions, print_synchronization
     from spindle_sim.units import format_bytes
 
     console = stdout_console()
@@ -185,9 +186,16 @@ def _print(rows: "Rows", csv_path: str | None) -> None:
     for point, result in rows:
         if result.error:
             console.print(f"{point.name}: no plan: {result.error}", soft_wrap=True)
+    print_synchronization(console, beside=_beside(rows))
     console.print(f"{rows[0][0].workload.name}. Times: {_profile(rows)}. Simulated, not run.")
+    print_cautions(console, [(point.workload, point.cluster) for point, _ in rows])
     if csv_path is not None:
         console.print(f"Table: {csv_path}", soft_wrap=True)
+
+
+def _beside(rows: "Rows") -> bool:
+    """Say whether gradients synchronize beside the backward: at all points, or at none."""
+    return any(point.overlap_sync for point, _ in rows)
 
 
 def _profile(rows: "Rows") -> str:

@@ -1,6 +1,6 @@
 """Results as a person reads them in the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from spindle_sim.cli.comparison import Outcome, Result
@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from spindle_sim.cluster import Cluster
     from spindle_sim.workload import Workload
 
-__all__ = ["excess", "print_idle", "print_inputs", "print_note", "print_outcomes", "print_trust"]
+__all__ = [
+    "excess",
+    "print_cautions",
+    "print_idle",
+    "print_inputs",
+    "print_note",
+    "print_outcomes",
+    "print_synchronization",
+    "print_trust",
+]
 
 _BASELINE = "seq"
 _LONG_S = 10.0
@@ -118,13 +127,27 @@ def print_trust(console: "Console", profile: str, workload: "Workload") -> None:
         console.print(f"Workload: {workload.note}", soft_wrap=True)
 
 
-def print_cautions(console: "Console", workload: "Workload", cluster: "Cluster") -> None:
+def print_synchronization(console: "Console", *, beside: bool) -> None:
+    """Print when gradients synchronize, which can make a tenth of an iteration."""
+    console.print(
+        "Gradients synchronize beside the backward."
+        if beside
+        else "Gradients synchronize after the backward; with --overlap-sync (of `plan`, too) beside"
+        " it, as `compare` of all strategies has it.",
+        soft_wrap=True,
+    )
+
+
+def print_cautions(console: "Console", inputs: "Iterable[tuple[Workload, Cluster]]") -> None:
     """Print what about these inputs a user may not expect: odd batches, GPUs nobody measured."""
     from spindle_sim.estimate import Estimator
     from spindle_sim.metrics import batch_notes
 
-    caution = Estimator(cluster).caution
-    for note in (*batch_notes(workload, cluster), *([caution] if caution else [])):
+    notes: dict[str, None] = {}  # each once, in order
+    for workload, cluster in inputs:
+        caution = Estimator(cluster).caution
+        notes |= dict.fromkeys((*batch_notes(workload, cluster), *([caution] if caution else [])))
+    for note in notes:
         console.print(f"Note: {note}", soft_wrap=True)
 
 

@@ -108,6 +108,33 @@ def test_plan_and_simulate_give_what_compare_gives_with_overlapped_synchronizati
     assert simulated["iteration_s"] == compared["strategies"][0]["iteration_s"]
 
 
+def test_simulate_says_when_gradients_synchronize_and_takes_it_from_the_plan(
+    plan_file: Path, tmp_path: Path
+) -> None:
+    assert "synchronize after the backward" in run("simulate", str(plan_file)).stdout
+    assert (
+        "synchronize beside the backward"
+        in run("simulate", str(plan_file), "--overlap-sync").stdout
+    )
+    made_for_it = tmp_path / "beside.json"
+    which = ("multitask-clip", "--tasks", "1", "--cluster", "a800:1x2")
+    run("plan", *which, "--strategy", "megatron", "-o", str(made_for_it))
+    assert "synchronize beside the backward" in run("simulate", str(made_for_it)).stdout
+    done = json.loads(run("simulate", str(made_for_it), "--json").stdout)
+    assert done["provenance"]["overlap_sync"] is True
+
+
+def test_simulate_explain_and_sweep_warn_of_a_gpu_whose_estimates_are_off(tmp_path: Path) -> None:
+    made, which = tmp_path / "h100.json", ("--tasks", "1", "--cluster", "h100:1x2")
+    run("plan", "multitask-clip", *which, "-o", str(made))
+    for arguments in (
+        ("simulate", str(made)),
+        ("explain", str(made)),
+        ("sweep", *which, "--strategies", "seq"),
+    ):
+        assert "estimated too fast" in run(*arguments).stdout
+
+
 def test_simulate_prints_a_table(plan_file: Path) -> None:
     printed = run("simulate", str(plan_file)).stdout
     for name in (

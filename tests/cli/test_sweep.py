@@ -89,6 +89,15 @@ def test_a_sweep_without_any_feasible_point_fails() -> None:
         CliRunner().invoke(application(), arguments, catch_exceptions=False)
 
 
+def test_the_table_says_when_gradients_synchronize_and_json_what_was_simulated() -> None:
+    arguments = ["--cluster", "a800:1x2", "--tasks", "1", "--strategies"]
+    assert "synchronize after the backward" in sweep(*arguments, "seq")
+    assert "synchronize beside the backward" in sweep(*arguments, "seq", "--overlap-sync")
+    # deepspeed synchronizes so always, and all others beside it do, too
+    done = json.loads(sweep(*arguments, "seq,deepspeed", "--json"))
+    assert done["provenance"]["overlap_sync"] is True
+
+
 def test_batches_and_options_reach_the_points() -> None:
     arguments = ["--cluster", "a800:1x4", "--tasks", "1", "--strategies", "seq", "--json"]
     half, whole = json.loads(sweep(*arguments, "--batch-scale", "0.5,1"))["points"]
