@@ -159,9 +159,14 @@ def _required() -> list[str]:
 
 def _header_problems(header: Sequence[str], source: str) -> Iterator[Problem]:
     required = {*_required(), _MEASURED}
+    if len(header) == 1 and (separator := re.search("[;\t]", header[0])):
+        message = f"cells are separated by {separator[0]!r}; separate them by commas"
+        yield Problem(source=source, path="header", message=message)
+        return
     for name in (*_columns(), _MEASURED):
         if name in required and name not in header:
-            message = f"column {name} is missing; {suggestion(name, header)}"
+            has = suggestion(name, header).replace("known are", "the file has")
+            message = f"column {name} is missing; {has}"
             yield Problem(source=source, path="header", message=message)
         elif header.count(name) > 1:
             yield Problem(source=source, path="header", message=f"column {name} is given twice")

@@ -229,6 +229,8 @@ def test_flash_attention_is_faster_than_unfused(tmp_path: Path) -> None:
         ("", "has no rows"),
         (f"{HEADER}\n", "no rows"),
         (f"{HEADER.replace('micro_batch,', '')}\n", "column micro_batch is missing"),
+        ("gpus,sequenze\n", "column hidden is missing; the file has: gpus, sequenze"),
+        (f"{HEADER.replace(',', ';')}\n", "cells are separated by ';'; separate them by commas"),
         (f"{HEADER}\n{ROW.replace('1024', '0')}\n", "hidden must be a whole number"),
         (f"{HEADER}\n{ROW.replace('127.6', 'nan')}\n", "iteration_ms must be milliseconds"),
         (f"{HEADER}\n8,16\n", "micro_batch must be a whole number"),
