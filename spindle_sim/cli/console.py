@@ -3,7 +3,6 @@
 import json
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -50,20 +49,22 @@ def print_json(value: object) -> None:
 
 
 @contextmanager
-def progress(num_steps: int) -> Iterator[Advance]:
+def progress(num_steps: int, *, in_logs: bool = True) -> Iterator[Advance]:
     """Show a progress bar on stderr once the work has lasted a second.
 
-    Where stderr is no terminal (a log), a line half a minute apart says how far it is.
+    Where stderr is no terminal (a log), a line half a minute apart says how far it is, however long
+    a step lasts; without `in_logs` nothing does. Of a single step no share can be told.
     """
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(file=sys.stderr, markup=False)
     if not console.is_terminal:
-        yield _lines(num_steps, time.monotonic)
+        with _lines(num_steps, _LINE_EVERY_S if in_logs else None) as lines:
+            yield lines
         return
     bar = Progress(console=console, transient=True)
-    task = bar.add_task("", total=num_steps)
+    task = bar.add_task("", total=num_steps if num_steps > 1 else None)
     begun = False
 
     def advance(description: str) -> None:
@@ -82,14 +83,28 @@ def progress(num_steps: int) -> Iterator[Advance]:
         bar.stop()
 
 
-def _lines(num_steps: int, clock_s: Callable[[], float]) -> Advance:
-    told_s, done = clock_s(), 0
+@contextmanager
+def _lines(num_steps: int, every_s: float | None) -> Iterator[Advance]:
+    now, done = "", -1
+    ended = threading.Event()
 
     def advance(description: str) -> None:
-        nonlocal told_s, done
-        if clock_s() - told_s >= _LINE_EVERY_S:
-            told_s = clock_s()
-            print(f"{done} of {num_steps} done; now: {description}", file=sys.stderr, flush=True)
-        done += 1
+        nonlocal now, done
+        now, done = description, done + 1
 
-    return advance
+    if every_s is None:
+        yield advance
+        return
+
+    def tell() -> None:
+        while not ended.wait(every_s):
+            if now:
+                print(f"{done} of {num_steps} done; now: {now}", file=sys.stderr, flush=True)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield advance
+    finally:
+        ended.set()
+        teller.join()

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spindle_sim.cli.console import new_table, print_json, stdout_console
+from spindle_sim.cli.console import new_table, print_json, progress, stdout_console
 from spindle_sim.cli.fitting import print_table
 from spindle_sim.cli.options import JsonOutput, OverlapSync, PlanFile, Seed
 from spindle_sim.cli.outputs import check_folder, check_outputs
@@ -80,7 +80,7 @@ def run(
     _check_choices(dtype, autocast)
     _check_computed(time_scale, dtype, emulate=emulate)
     _check_end(iterations, until_step)
-    from spindle_sim.backend import CheckpointOptions, ExecutionOptions, find_executor
+    from spindle_sim.backend import CheckpointOptions, ExecutionOptions
 
     loaded = _loaded(plan, nproc, emulate=emulate)
     _check_buckets(bucket_mb, overlap_sync=overlap_sync or loaded.overlap_sync)
@@ -103,7 +103,7 @@ def run(
             until_step=until_step,
         ),
     )
-    execution = find_executor("torch").execute(loaded, options)
+    execution = _executed(loaded, options)
     simulated = _simulated(loaded, options)
     _write(loaded, execution, timeline, trace)
     if json:
@@ -111,6 +111,15 @@ def run(
     else:
         _print(loaded, execution, simulated, options)
         _print_files(Timeline=timeline, Trace=trace)
+
+
+def _executed(plan: "Plan", options: "ExecutionOptions") -> "Execution":
+    from spindle_sim.backend import find_executor
+    from spindle_sim.units import counted
+
+    with progress(1, in_logs=False) as advance:  # there the ranks tell their steps
+        advance(f"{counted(plan.cluster.num_devices, 'rank')}: loading torch, then running")
+        return find_executor("torch").execute(plan, options)
 
 
 def _check_choices(dtype: str | None, autocast: str | None) -> None:
