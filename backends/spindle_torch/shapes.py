@@ -251,7 +251,8 @@ def _custom_shape(
         raise InputError(
             f"{where}: operator {block.operator.name!r} is custom: its figures are known, but not"
             f" what it computes; give a module for {parameter_set!r}, describe it by another kind"
-            " of operator, or only emulate the plan"
+            " of operator, or only --emulate the plan; of a built-in workload `spindle plan --tiny`"
+            " makes plans that train"
         )
     return custom[parameter_set]
 

@@ -143,12 +143,13 @@ def _print(found: "Reproduction", report: str | None) -> None:
             console.print(f'{row.id}: "{row.statement}" Ours: {row.how}{why}', soft_wrap=True)
     _print_experiments(console, result)
     if result.met < result.judged and not found.trials:
-        console.print("With `explain` among the parts it experiments with what isn't met.")
+        console.print("Name the part `explain`, too, for experiments with what isn't met.")
     missing = len(result.statements) - len(judged)
     console.print(
         f"{result.met} of {counted(result.judged, 'statement')} met"
         + (f"; {missing} not evaluated in this run" if missing else "")
-        + ". A stated number is met within 10 %, a bound where it holds.",
+        + ". A stated number is met within 10 %, a bound where it holds. Speed-ups and shares are"
+        " ratios, parameters billions, profiling-time and planning-time seconds.",
         soft_wrap=True,
     )
     if not result.provenance["complete"]:
