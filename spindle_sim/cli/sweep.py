@@ -28,7 +28,7 @@ from spindle_sim.errors import InfeasibleError
 from spindle_sim.units import counted
 
 if TYPE_CHECKING:
-    from spindle_sim.whatif import Point, PointResult
+    from spindle_sim.whatif import Figures, Point, PointResult
 
     Rows = Sequence[tuple[Point, PointResult]]
 
@@ -167,7 +167,8 @@ def _print(rows: "Rows", csv_path: str | None) -> None:
 
     console = stdout_console()
     axes = [name.replace("_", " ").capitalize() for name, _ in rows[0][0].labels]
-    table = new_table("", *axes, "Iteration", "Samples/s", "Util.", "Sync+opt.", "Idle", "Memory")
+    shown = ("Iteration", "Samples/s", "GPU-h/M", "Util.", "Sync+opt.", "Idle", "Memory")
+    table = new_table("", *axes, *shown)
     for point, result in rows:
         labels, figures = [value for _, value in point.labels], result.figures
         if figures is None:
@@ -177,12 +178,14 @@ def _print(rows: "Rows", csv_path: str | None) -> None:
             *labels,
             f"{1e3 * figures.iteration_s:,.1f} ms",
             f"{figures.samples_per_s:.1f}",
+            f"{_gpu_hours(figures, samples=1e6):,.2f}",
             f"{figures.utilization:.1%}",
             f"{figures.sync_s / figures.iteration_s:.0%}",
             f"{figures.idle_s / figures.iteration_s:.0%}",
             format_bytes(figures.peak_memory_bytes),
         )
     print_table(console, table, num_names=len(axes))
+    console.print("GPU-h/M: GPU-hours for a million samples of all tasks.")
     for point, result in rows:
         if result.error:
             console.print(f"{point.name}: no plan: {result.error}", soft_wrap=True)
@@ -191,6 +194,12 @@ def _print(rows: "Rows", csv_path: str | None) -> None:
     print_cautions(console, [(point.workload, point.cluster) for point, _ in rows])
     if csv_path is not None:
         console.print(f"Table: {csv_path}", soft_wrap=True)
+
+
+def _gpu_hours(figures: "Figures", *, samples: float) -> float:
+    """Give what so many samples cost: the figure by which clusters of unequal size compare."""
+    iterations = samples / (figures.samples_per_s * figures.iteration_s)
+    return iterations * figures.gpu_hours_per_iteration
 
 
 def _beside(rows: "Rows") -> bool:

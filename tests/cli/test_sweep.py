@@ -98,6 +98,19 @@ def test_the_table_says_when_gradients_synchronize_and_json_what_was_simulated()
     assert done["provenance"]["overlap_sync"] is True
 
 
+def test_the_table_has_the_cost_of_a_million_samples() -> None:
+    arguments = ["--cluster", "a800:1x1,a800:1x2", "--tasks", "1", "--strategies", "seq"]
+    printed = sweep(*arguments)
+    header = next(line for line in printed.splitlines() if "GPU-h/M" in line)
+    column = header.split().index("GPU-h/M") - len(header.split())
+    for row in json.loads(sweep(*arguments, "--json"))["points"]:
+        line = next(line for line in printed.splitlines() if f" {row['cluster']} " in line)
+        # the memory is two words: "63.5 GiB"
+        shown = float(line.split()[column - 1].replace(",", ""))
+        million_s = 1e6 / row["samples_per_s"]
+        assert shown == pytest.approx(row["devices"] * million_s / 3600, abs=0.005)
+
+
 def test_batches_and_options_reach_the_points() -> None:
     arguments = ["--cluster", "a800:1x4", "--tasks", "1", "--strategies", "seq", "--json"]
     half, whole = json.loads(sweep(*arguments, "--batch-scale", "0.5,1"))["points"]
