@@ -140,6 +140,9 @@ def parse_profile(text: str, source: str) -> Profile:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(Problem(source=source, message=f"is no JSON: {error}")) from error
+    if isinstance(raw, dict) and {"slices", "metaops"} <= raw.keys():
+        message = "is a plan, not a profile: `spindle profile -o` writes those"
+        raise InputError(Problem(source=source, message=message))
     found = raw.get("format_version") if isinstance(raw, dict) else None
     if found not in _READ_VERSIONS:
         message = f'is {_shown(found)}; this program reads "{PROFILE_VERSION}"'

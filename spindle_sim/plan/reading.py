@@ -34,6 +34,9 @@ def read_plan(text: str, source: str) -> Plan:
         PlanError: with every problem of the first stage that found one.
     """
     raw = _decode(text, source)
+    if {"operators", "provenance"} <= raw.keys():
+        message = "is a profile, not a plan: give it to --profile"
+        raise PlanError(Problem(source=source, message=message))
     _check_version(raw, source)
     try:
         plan = _adapter().validate_json(f"[{text}]", strict=True)[0]

@@ -35,6 +35,12 @@ def load_workload(path: str | Path) -> Workload:
         other={"gpu", "nodes", "devices_per_node"},
         message="describes a cluster, not a workload: give it to --cluster",
     )
+    refuse_other_kind(
+        file,
+        own={"modules", "tasks"},
+        other={"operators", "provenance"},
+        message="is a profile, not a workload: give it to --profile",
+    )
     file, problems = _expanded(file)
     problems += [*_dangling_names(file), *_repeated_names(file)]
     return validate(_adapter(), file, schema=workload_schema(), problems=problems)

@@ -162,6 +162,11 @@ def test_what_is_no_json_is_refused() -> None:
     assert "is no JSON" in found
 
 
+def test_a_plan_is_told_as_such_in_one_line() -> None:
+    (found,) = mistakes('{"format_version": "1.1", "slices": [], "metaops": []}')
+    assert "is a plan, not a profile" in str(found)
+
+
 def test_every_wrong_field_is_named_at_once() -> None:
     document = json.loads(dump_profile(PROFILE))
     document["operators"][0]["points"][1]["forward_s"] = "fast"

@@ -131,6 +131,11 @@ def test_a_document_without_version_is_asked_whether_it_is_a_plan() -> None:
     assert problem.startswith("p.json: format_version: is missing: is this a plan?")
 
 
+def test_a_profile_is_told_as_such_in_one_line() -> None:
+    (problem,) = problems('{"format_version": "1.1", "operators": [], "provenance": {}}')
+    assert problem == "p.json: is a profile, not a plan: give it to --profile"
+
+
 def test_every_wrong_field_is_named_with_path_and_value() -> None:
     def edit(document: Document) -> None:
         document["slices"][2]["devices"] = [0, "one"]

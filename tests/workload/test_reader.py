@@ -73,6 +73,15 @@ def test_a_cluster_file_is_told_as_such_in_one_line(tmp_path: Path) -> None:
     assert problem.message == "describes a cluster, not a workload: give it to --cluster"
 
 
+def test_a_profile_is_told_as_such_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text('{"name": "p", "operators": [], "provenance": {}}', encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_workload(path)
+    (problem,) = caught.value.problems
+    assert problem.message == "is a profile, not a workload: give it to --profile"
+
+
 def test_a_file_is_read_with_flows_as_arrows_and_uses_named_after_their_module(
     write: Callable[[str], Path],
 ) -> None:
