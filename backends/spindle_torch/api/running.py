@@ -11,6 +11,7 @@ import torch.distributed as dist
 from spindle_sim.backend import Execution, ExecutionOptions
 from spindle_sim.errors import UsageError
 from spindle_sim.plan import Plan, load_plan, save_plan
+from spindle_sim.units import counted
 from spindle_torch.api.arguments import kind_of
 from spindle_torch.api.assignment import ASSIGNMENT, Assignment
 from spindle_torch.api.brought import BroughtModel, check_plan
@@ -57,6 +58,9 @@ def train(
         )
     for note in precision_notes(split, options.dtype):
         _tell(note)
+    # Ranks load torch and build the model for seconds before the first of them says anything.
+    ranks = counted(plan.cluster.num_devices, "rank")
+    _tell(f"starting {ranks}, each of which runs {Path(script).name} up to train()")
     entry = ("-m", "spindle_torch.api.rank", str(script), *sys.argv[1:], "--")
     return _own_losses(split, launch(plan, options, entry))
 

@@ -1,5 +1,6 @@
 """Whatever a user gives that can't be is refused in a line that says what, where and what to do."""
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from spindle_sim.backend import ExecutionOptions
 from spindle_sim.cli.application import application
 from spindle_sim.errors import InputError, UsageError
 from spindle_sim.plan import save_plan
-from spindle_torch.api import SpindleTask, save_workload, split_tasks, train
+from spindle_torch.api import SpindleTask, running, save_workload, split_tasks, train
 from spindle_torch.api.running import precision_notes
 from tests.spindle_torch.api.models import build, drawing
 
@@ -274,3 +275,15 @@ def test_parameters_that_lose_precision_in_training_are_told() -> None:
     assert not precision_notes(split, "float64")
     split.root.float()
     assert not precision_notes(split, "float32")
+
+
+def test_ranks_that_are_started_are_told_before_they_say_anything(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    split = build("two_tasks")
+    told: list[str] = []
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/a/folder/script.py", raising=False)
+    monkeypatch.setattr(running, "launch", lambda *_: told.append(capsys.readouterr().err))
+    assert train(split, make_plan(split.workload, parse_cluster("a800:1x2")), steps=1) is None
+    (text,) = told
+    assert text.endswith("note: starting 2 ranks, each of which runs script.py up to train()\n")
