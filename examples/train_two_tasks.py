@@ -36,5 +36,5 @@ plan = make_plan(model.workload, parse_cluster("a800:1x2"))
 result = train(model, plan, steps=5)
 if result is not None:  # under torchrun: on rank 0
     print(f"simulated on A800s {simulate(plan).iteration_s * 1e3:.1f} ms")
-    for step, losses in enumerate(result.losses):
+    for step, losses in enumerate(result.losses, result.first_step):
         print(f"step {step}", *(f"{task} {loss:.4f}" for task, loss in sorted(losses.items())))
