@@ -277,6 +277,15 @@ class Engine:
                 peers=tuple({message.piece.target: None for message, _ in sends}),
                 micro_batch=batch.micro_batch,
             )
+        elif receives:
+            # Posting alone may take milliseconds, where it meets what is already on its way.
+            self._recorder.note(
+                Kind.RECEIVE,
+                _phase(batch.backward),
+                start,
+                slice_id=self._end(receives[0][0], target=True).id,
+                micro_batch=batch.micro_batch,
+            )
 
     def _finish_sends(self, key: _Key) -> None:
         sent = self._sent.pop(key, None)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,10 +15,12 @@ import pytest
 from spindle_sim import simulate
 from spindle_sim.backend import ExecutionOptions, find_executor
 from spindle_sim.errors import ExecutionError, UsageError
-from spindle_sim.plan import save_plan
+from spindle_sim.plan import Plan, save_plan
 from spindle_sim.timeline import Kind, Timeline
 from spindle_torch import TorchBackend
+from spindle_torch.compilation import compile_plan
 from spindle_torch.launch import launch
+from spindle_torch.program import Batch
 from tests.spindle_torch.plans import tiny_plan
 from tests.spindle_torch.processes import marked, ranks_of, wait_for
 from tests.stated_plans import two_task_plan
@@ -41,6 +44,16 @@ def order_of_slices(timeline: Timeline) -> dict[int, list[tuple[str, str]]]:
         if span.kind is Kind.COMPUTE:
             found.setdefault(span.device, []).append((span.slice, str(span.phase)))
     return found
+
+
+def only_receives(plan: Plan) -> Counter[int]:
+    """Count each rank's batches of messages in which it sends nothing."""
+    return Counter(
+        program.rank
+        for program in compile_plan(plan)
+        for item in program.instructions
+        if isinstance(item, Batch) and not item.sends
+    )
 
 
 @pytest.mark.slow
@@ -71,6 +84,13 @@ def test_emulation_keeps_the_plans_time_and_finds_every_sample_in_its_place() ->
     simulated_s = 0.02 * simulate(plan, network=False).iteration_s
     assert execution.timeline.iteration_s >= 0.99 * simulated_s
     assert order_of_slices(execution.timeline) == order_of_slices(simulate(plan))
+    posted = Counter(
+        span.device
+        for span in execution.timeline.spans
+        if span.kind is Kind.RECEIVE and not span.bytes
+    )
+    assert posted
+    assert posted == only_receives(plan), "posting a receive takes time, too"
     planned = plan.slice_by_id()
     computed = [span for span in execution.timeline.spans if span.kind is Kind.COMPUTE]
     for device in {span.device for span in computed}:
