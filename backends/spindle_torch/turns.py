@@ -6,6 +6,7 @@ first round warms up and isn't counted.
 """
 
 import gc
+import random
 import signal
 import statistics
 import sys
@@ -50,13 +51,19 @@ class _Turns:
     notes: _Notes = field(default_factory=list)
 
     def round(self, number: int) -> None:
-        """Measure everything, and run an iteration of each plan."""
+        """Measure everything, and run an iteration of each plan, each round in another order.
+
+        The first one comes behind the links, with other things in the caches.
+        """
         gc.collect()
         self.parts.round(number)
-        self.notes.append([])
-        for engine in self.engines:
-            start_s, events = engine.run_iteration(number)
-            self.notes[-1].append((start_s, tuple(events)))
+        order = list(range(len(self.engines)))
+        random.Random(number).shuffle(order)
+        noted: dict[int, tuple[float, tuple[Event, ...]]] = {}
+        for place in order:
+            start_s, events = self.engines[place].run_iteration(number)
+            noted[place] = start_s, tuple(events)
+        self.notes.append([noted[place] for place in range(len(self.engines))])
 
     def warm_up(self) -> None:
         """Do everything once, emulated computing in less time, and forget what it took."""
