@@ -22,17 +22,9 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
-LONGEST = ("test_random_models.py", "test_killed_runs.py")  # minutes each
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with slow tests, so that those left at the end let all workers end together."""
-    items.sort(
-        key=lambda item: (
-            item.path.name not in LONGEST,
-            item.get_closest_marker("slow") is None,
-        )
-    )
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_collection_finish() -> None:
