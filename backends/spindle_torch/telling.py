@@ -1,8 +1,9 @@
 """What ranks tell each other in words and numbers: JSON in tensors of bytes.
 
 torch's collectives of objects send pickles, so that whoever reaches the network between hosts could
-run code on all of them (docs/decisions/024-no-pickles-between-ranks.md). All ranks must call these;
-none waits longer than the process group's time limit.
+run code on all of them (docs/decisions/024-no-pickles-between-ranks.md). They go over torch's first
+group, which is gloo's on GPUs, too (joining.py). All ranks must call these; none waits longer than
+the process group's time limit.
 """
 
 from typing import TypeVar
@@ -39,10 +40,10 @@ def gather_json(own: _Value, kind: type[_Value]) -> list[_Value] | None:
 def broadcast_json(first: _Value | None, kind: type[_Value]) -> _Value:
     """Give every rank what rank 0 has; what the others bring isn't looked at."""
     content = _bytes(first)
-    size = torch.tensor([len(content)], device=content.device)
+    size = torch.tensor([len(content)])
     dist.broadcast(size, src=0)
     if dist.get_rank() != 0:
-        content = torch.empty(int(size), dtype=torch.uint8, device=content.device)
+        content = torch.empty(int(size), dtype=torch.uint8)
     dist.broadcast(content, src=0)
     return _read(content, int(size), kind)
 
@@ -50,7 +51,7 @@ def broadcast_json(first: _Value | None, kind: type[_Value]) -> _Value:
 def _padded(own: object) -> tuple[torch.Tensor, list[int]]:
     """Give the bytes of this rank, as long as the longest, and how many each rank has."""
     content = _bytes(own)
-    size = torch.tensor([len(content)], device=content.device)
+    size = torch.tensor([len(content)])
     sizes = [torch.empty_like(size) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, size)
     counts = [int(each) for each in sizes]
@@ -60,10 +61,8 @@ def _padded(own: object) -> tuple[torch.Tensor, list[int]]:
 
 
 def _bytes(value: object) -> torch.Tensor:
-    content = torch.frombuffer(bytearray(to_json(value)), dtype=torch.uint8)
-    # NCCL takes what is on a GPU alone.
-    return content.cuda() if dist.get_backend() == "nccl" else content
+    return torch.frombuffer(bytearray(to_json(value)), dtype=torch.uint8)
 
 
 def _read(content: torch.Tensor, size: int, kind: type[_Value]) -> _Value:
-    return from_json(content[:size].cpu().numpy().tobytes(), kind)
+    return from_json(content[:size].numpy().tobytes(), kind)
